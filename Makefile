@@ -1,0 +1,49 @@
+# Two commands are all a newcomer needs: `make run` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Only locked versions are installed, each checked against its hash; the project itself needs no network then.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help run demo test lint types check evidence lock clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Ramjet needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 run" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
+	$(INSTALL) --require-hashes -r requirements/run.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+run: $(VENV)/.run ## two simulated replicas with Ramjet in front, on 127.0.0.1:8000
+	@exec $(BIN)/ramjet demo $(ARGS)
+
+test: $(VENV)/.dev ## every test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev ## style and likely bugs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## static types
+	$(BIN)/mypy
+
+check: lint types test ## everything before a commit
+
+evidence: $(VENV)/.dev ## the long measurements; results go to docs/evidence/
+	$(BIN)/python -m pytest -m evidence --timeout 3600 $(ARGS)
+
+lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
+	scripts/lock.sh $(BIN)
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
