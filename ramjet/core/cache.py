@@ -132,7 +132,7 @@ class PrefixCache:
         found = self.match(blocks)
         tail = found.node
         if tail is not None and (inside := found.depth - _depth_before(tail)) < len(tail.hashes):
-            # The prompt leaves a longer run or ends inside it: its own end must be a node, or holding it would hold more.
+            # The prompt leaves a longer run or ends inside it: its end must be a node, or a hold would hold too much.
             tail = self._split(tail, inside, now)
         if found.depth < len(blocks):
             tail = self._grow(tail, blocks, found.depth, now)

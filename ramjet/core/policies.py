@@ -1,0 +1,151 @@
+"""The rules and costs that ship. Each is a small value that remembers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from ramjet.core.route import Ask, Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How long a replica takes to read tokens m to n of a prompt: a(n - m) + b(n² - m²).
+
+    The defaults fit the seed's hardware: 3.3 s for 20,000 tokens, 17 s for 100,000, 57 s for 313,000.
+    """
+
+    linear_s: float = 0.1655e-3
+    """a, seconds a token."""
+    quadratic_s: float = 5.3e-11
+    """b, seconds a token squared: attention looks back at everything before."""
+
+    def seconds(self, start: int, end: int) -> float:
+        """Seconds to read tokens `start` to `end` when those before `start` are there."""
+        return (end - start) * (self.linear_s + self.quadratic_s * (end + start)) if end > start else 0.0
+
+
+# -- costs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillCost:
+    """Seconds to read the part of the prompt that the replica does not hold.
+
+    What k living conversations share is charged at 1/k: read once, it serves them all. Without that, a system prompt
+    that everybody has would keep everybody on the replica that read it first.
+    """
+
+    reading: Reading = Reading()
+    name: str = "prefill"
+
+    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
+        """Seconds of reading, by what is believed to match."""
+        total, start = 0.0, candidate.matched_tokens
+        for end, conversations in (*ask.shared, (ask.prompt_tokens, 1)):
+            if end > start:
+                total += self.reading.seconds(start, end) / conversations
+                start = end
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCost:
+    """Seconds until the replica gets to this request: the reading sent there before, and a little for each request.
+
+    The little keeps fleets apart whose reading takes no measurable time: a new conversation goes where fewer are.
+    """
+
+    request_s: float = 0.1
+    name: str = "queue"
+
+    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
+        """Seconds ahead of it there."""
+        return candidate.queue_s + self.request_s * candidate.in_flight
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdingCost:
+    """Seconds that placing a new conversation here will cost later, where conversations are unevenly spread.
+
+    A stand-in until the pools are modelled: a replica with more than its share of the living conversations is charged
+    what a request in flight is charged, for each that it has too many. Within the share, rendezvous decides.
+    """
+
+    conversation_s: float = 0.1
+    slack: float = 1.05
+    """A share may be exceeded by this ratio before it counts; rounding up allows one more in small fleets."""
+    name: str = "crowding"
+
+    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
+        """Seconds; 0 for a conversation that already has a home, wherever that is."""
+        if ask.home is not None or not ask.has_prompt:
+            return 0.0
+        living = 1 + sum(each.living for each in candidates)
+        share = ceil(self.slack * living / len(candidates))
+        return self.conversation_s * max(0, candidate.living + 1 - share)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveCost:
+    """Seconds that leaving a home costs beside reading anew: the copy there is lost, and takes room.
+
+    Without it, the chance that one more request is in flight at home would move conversations whose own part is short,
+    turn by turn, for no gain that anyone could notice.
+    """
+
+    leave_s: float = 1.0
+    name: str = "leave"
+
+    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
+        """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""
+        if candidate.replica == ask.home:
+            return 0.0
+        return self.leave_s if any(each.replica == ask.home and each.own_tokens for each in candidates) else 0.0
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LongPromptRule:
+    """Requests of at least this size go only to these replicas, as long as one of them can serve.
+
+    Off by default: the seed measured that confining two long conversations to one replica makes them evict each other.
+    """
+
+    least_bytes: int
+    replicas: frozenset[str]
+    name: str = "long_prompt"
+
+    def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:  # noqa: ARG002
+        """A reason for the replicas that are not named."""
+        if ask.body_bytes < self.least_bytes or candidate.replica in self.replicas:
+            return None
+        return f"request of {ask.body_bytes:,} bytes is kept to {', '.join(sorted(self.replicas))}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadLongRule:
+    """Concurrent long conversations go to different replicas while there are replicas to spread over.
+
+    A first version: by the tokens of the other living long conversations at each replica. Where a replica's token pool
+    is known and has room for all of them, nothing needs spreading.
+    """
+
+    least_tokens: int = 150_000
+    name: str = "spread_long"
+
+    def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
+        """A reason for replicas with more long neighbours than another has."""
+        if ask.prompt_tokens < self.least_tokens or not candidate.long_tokens:
+            return None
+        if candidate.pool_tokens is not None and candidate.long_tokens + ask.prompt_tokens <= candidate.pool_tokens:
+            return None
+        least = min(each.long_tokens for each in candidates)
+        # Moving costs a whole reading: only a free replica, or half the crowd elsewhere, is worth it.
+        fair = 2 * least if candidate.replica == ask.home else least
+        if candidate.long_tokens <= fair:
+            return None
+        return f"{candidate.long_tokens:,} tokens of other long conversations live there"

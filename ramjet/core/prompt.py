@@ -1,0 +1,248 @@
+"""From a request's body to what decides its prefix: the model, and the prompt in the order the engine renders it.
+
+It reads, and refuses to judge: a body it cannot read has no prompt, is forwarded as it came, and the engine says what
+is wrong with it. Text keeps no trace of how it was wrapped: a string and a list with one text part render alike, and so
+they are alike here; the order of JSON keys and cache markers never matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ramjet.core.volatile import without_volatile_lines
+
+MEDIA_SIZE = 4_096
+"""What an image, a sound or a file counts for, in bytes of text: about 1,000 tokens, however long its base64 is."""
+
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_MEDIA_PARTS = frozenset(
+    ("image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "input_file", "document")
+)
+# What a message or a part carries beside its prompt: identifiers the template never renders, and Anthropic's cache
+# marker, which moves from turn to turn.
+_NOT_RENDERED = frozenset({"cache_control", "id", "status"})
+
+
+class Unreadable(ValueError):
+    """The body is not a prompt that this module understands; routing goes on without one."""
+
+
+class Piece(NamedTuple):
+    """A stretch of the prompt.
+
+    `size` is its length in bytes of text (an image counts `MEDIA_SIZE`). `identity` is what of it tells conversations
+    apart, where that is not the same (None = it is): volatile lines are left out. `ends_message` marks the end of a
+    message, `ends_head` the end of the first user message, up to which conversations with the same opening are alike.
+    """
+
+    data: bytes
+    size: int
+    identity: bytes | None = None
+    ends_message: bool = False
+    ends_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What routing needs of one request."""
+
+    model: str | None
+    stream: bool
+    stream_options: Any
+    """As the client sent it; `msgspec.UNSET` when it did not."""
+    namespace: bytes
+    """Model, adapter and cache salt: the same text in another namespace shares nothing."""
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the rendered prompt in bytes of text."""
+        return sum(piece.size for piece in self.pieces)
+
+
+def read(body: bytes | bytearray | memoryview, endpoint: str) -> Prompt:
+    """Read the prompt of a request.
+
+    Args:
+        body: the request's body, JSON in UTF-8.
+        endpoint: one of `ENDPOINTS`' values; only those that generate have a prompt.
+
+    Raises:
+        Unreadable: no prompt can be told from it, with the reason.
+    """
+    render = _RENDERERS.get(endpoint)
+    if render is None:
+        raise Unreadable(f"endpoint {endpoint} has no prompt")
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise Unreadable("not a JSON object")
+    model = fields.get("model")
+    return Prompt(
+        model=model if isinstance(model, str) else None,
+        stream=fields.get("stream") is True,
+        stream_options=fields.get("stream_options", msgspec.UNSET),
+        namespace=_canonical([fields.get(name) for name in ("model", "lora_path", "cache_salt", "extra_key")]),
+        pieces=tuple(render(fields)),
+    )
+
+
+ENDPOINTS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/messages": "messages",
+    "/v1/responses": "responses",
+    "/generate": "generate",
+    "/v1/embeddings": "embeddings",
+    "/v1/models": "models",
+}
+"""Paths that have a name of their own in logs and metrics; every other path is `other`."""
+
+
+def endpoint_of(path: str) -> str:
+    """The name of a path in logs and metrics, from a set that clients cannot make grow."""
+    return ENDPOINTS.get(path.partition("?")[0].rstrip("/"), "other")
+
+
+# -- rendering, one function for each endpoint ------------------------------------------------------------------------
+
+
+def _render_chat(fields: Mapping[str, Any]) -> Iterator[Piece]:
+    """Tools, then the system prompt, then the messages: as the chat templates of today's models put them."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        raise Unreadable("messages is not a list")
+    yield from _render_tools(fields.get("tools") or fields.get("functions"))
+    if fields.get("system") is not None:
+        yield from _render_message("system", {"content": fields["system"]})
+    yield from _render_messages(messages)
+
+
+def _render_responses(fields: Mapping[str, Any]) -> Iterator[Piece]:
+    yield from _render_tools(fields.get("tools"))
+    if fields.get("instructions") is not None:
+        yield from _render_message("system", {"content": fields["instructions"]})
+    given = fields.get("input")
+    yield from _render_messages([{"role": "user", "content": given}] if isinstance(given, str) else given)
+
+
+def _render_completions(fields: Mapping[str, Any]) -> Iterator[Piece]:
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    yield _render_text(prompt)
+
+
+def _render_generate(fields: Mapping[str, Any]) -> Iterator[Piece]:
+    text = fields.get("text")
+    yield _render_text(fields.get("input_ids") if text is None else text)
+
+
+_RENDERERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Piece]]] = {
+    "chat": _render_chat,
+    "messages": _render_chat,
+    "responses": _render_responses,
+    "completions": _render_completions,
+    "generate": _render_generate,
+}
+
+
+def _render_text(prompt: object) -> Piece:
+    if isinstance(prompt, str):
+        data = prompt.encode()
+    elif isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+        # Token ids: four bytes each, which is also what a token of text takes.
+        try:
+            data = b"".join(token.to_bytes(4, "little") for token in prompt)
+        except OverflowError:
+            raise Unreadable("a token id is outside 32 bits") from None
+    else:
+        raise Unreadable("the prompt is neither one text nor one list of token ids")
+    return Piece(data, len(data))
+
+
+def _render_tools(tools: object) -> Iterator[Piece]:
+    if tools:
+        data = b"tools\0" + _canonical([_rendered(tool) for tool in tools] if isinstance(tools, list) else tools)
+        yield Piece(data, len(data), ends_message=True)
+
+
+def _render_messages(messages: object) -> Iterator[Piece]:
+    if not isinstance(messages, list):
+        raise Unreadable("the messages are not a list")
+    in_head = True
+    for message in messages:
+        if not isinstance(message, dict):
+            raise Unreadable("a message is not an object")
+        role = message.get("role")
+        if not isinstance(role, str):
+            role = str(message.get("type"))
+        ends_head = in_head and role not in _SYSTEM_ROLES
+        in_head = in_head and not ends_head
+        yield from _render_message(role, message, ends_head=ends_head)
+
+
+def _render_message(role: str, message: Mapping[str, Any], *, ends_head: bool = False) -> Iterator[Piece]:
+    """A message: its role, its content, and whatever else it carries, whatever the order of its keys."""
+    system = role in _SYSTEM_ROLES
+    content = message.get("content")
+    extra = {name: value for name, value in message.items() if name not in _PLAIN and value is not None}
+    tail = (_canonical(extra) if extra else b"") + b"\1"
+    if isinstance(content, str):
+        yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head)
+        return
+    yield Piece(f"{role}\0".encode(), len(role) + 1)
+    if isinstance(content, list):
+        for part in content:
+            yield _render_part(part, system=system)
+    elif content is not None:
+        yield _json_piece(content)
+    yield Piece(tail, len(tail), ends_message=True, ends_head=ends_head)
+
+
+_PLAIN = frozenset({"role", "content"}) | _NOT_RENDERED
+
+
+def _render_part(part: object, *, system: bool) -> Piece:
+    if isinstance(part, str):
+        return _text_piece(part, b"", system=system)
+    if not isinstance(part, dict):
+        raise Unreadable("a part of a message is neither text nor an object")
+    kind, text = part.get("type"), part.get("text")
+    if kind in _TEXT_PARTS and isinstance(text, str):
+        return _text_piece(text, b"", system=system)
+    if kind in _MEDIA_PARTS:
+        return Piece(_canonical(_rendered(part)), MEDIA_SIZE)
+    return _json_piece(_rendered(part))
+
+
+def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False) -> Piece:
+    data = text.encode() + tail
+    stable = without_volatile_lines(text) if system else None
+    identity = None if stable is None else stable.encode() + tail
+    return Piece(data, len(data), identity, ends_message=bool(tail), ends_head=ends_head)
+
+
+def _json_piece(value: object) -> Piece:
+    data = _canonical(value)
+    return Piece(data, len(data))
+
+
+def _rendered(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: inner for name, inner in value.items() if name not in _NOT_RENDERED}
+    return value
+
+
+def _canonical(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value, order="sorted")
+    except (RecursionError, UnicodeEncodeError) as error:
+        raise Unreadable(f"cannot be rendered: {error}") from None

@@ -1,0 +1,133 @@
+"""What happened to one request: the only definition of cold, of its cause, and of the size classes.
+
+Every reader (log, metrics, journal, page) is fed with the same Record and adds no judgement of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ramjet.core.usage import Usage
+
+SIZE_CLASSES = ("<8k", "8k-150k", ">=150k")
+TEMPERATURES = ("first", "warm", "partial", "cold", "unknown")
+OUTCOMES = (
+    "ok",
+    "client_disconnect",
+    "upstream_connect",
+    "upstream_reset",
+    "upstream_stall",
+    "timeout_first_byte",
+    "stream_error_event",
+    "http_4xx",
+    "http_5xx",
+    "refused",
+    "no_replica",
+    "internal_error",
+)
+"""How a request can end. `refused` is Ramjet's own 4xx, `no_replica` its 503."""
+
+WARM_RATIO = 0.9
+COLD_RATIO = 0.5
+
+
+def size_class(prompt_tokens: int) -> str:
+    """The seed's classes: ordinary prompts end at 8,000 tokens, long ones begin at 150,000."""
+    return SIZE_CLASSES[(prompt_tokens >= 8_000) + (prompt_tokens >= 150_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One finished request. Times are in seconds; None is unknown."""
+
+    request_id: str
+    endpoint: str
+    conversation: str | None = None
+    """A short hash; None where no prompt could be read."""
+    turn: int | None = None
+    model: str | None = None
+    stream: bool = False
+    replica: str | None = None
+    reason: str | None = None
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """The chosen replica's costs by name."""
+    prompt_bytes: int = 0
+    """Length of the request's body."""
+    estimated_tokens: int = 0
+    """What the prompt was taken for before the engine said it."""
+    matched_tokens: int | None = None
+    """What was believed to be reusable at the chosen replica."""
+    reusable_tokens: int | None = None
+    """The longest prefix the prompt shares with any earlier turn: what an endless cache would have reused."""
+    usage: Usage = Usage()
+    moved: bool = False
+    """Whether the conversation's last turn went to another replica."""
+    held_s: float = 0.0
+    ttft_s: float | None = None
+    """From the request's arrival to the first generated token; None where the answer was not a stream."""
+    duration_s: float = 0.0
+    attempts: int = 0
+    outcome: str = "ok"
+    status: int | None = None
+    """What the client was answered; None when it left before."""
+    probe: bool = False
+
+    @property
+    def size_class(self) -> str:
+        """By the engine's count where it gave one."""
+        tokens = self.usage.prompt_tokens
+        return size_class(self.estimated_tokens if tokens is None else tokens)
+
+    @property
+    def temperature(self) -> str:
+        """One of `TEMPERATURES`: how much of what could have been reused was."""
+        if self.turn is None:
+            return "unknown"
+        if self.turn == 1:
+            return "first"
+        cached, reusable = self.usage.cached_tokens, self.reusable_tokens
+        if cached is None or not reusable:
+            return "unknown"
+        ratio = cached / reusable
+        return "warm" if ratio >= WARM_RATIO else "partial" if ratio >= COLD_RATIO else "cold"
+
+    @property
+    def cold(self) -> bool | None:
+        """Whether a later turn reused less than half of what it could have; None when that is not known."""
+        return None if self.temperature == "unknown" else self.temperature == "cold"
+
+    @property
+    def cold_cause(self) -> str | None:
+        """What made a cold turn cold; None for a turn that was not."""
+        if not self.cold:
+            return None
+        return "moved" if self.moved else "unknown"
+
+    def log_fields(self) -> dict[str, object]:
+        """The request's log line; these names are a contract."""
+        return {
+            "request_id": self.request_id,
+            "conversation": self.conversation,
+            "turn": self.turn,
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "stream": self.stream,
+            "replica": self.replica,
+            "reason": self.reason,
+            "costs": {name: round(seconds, 3) for name, seconds in self.costs.items()},
+            "prompt_bytes": self.prompt_bytes,
+            "prompt_tokens": self.usage.prompt_tokens,
+            "matched_tokens": self.matched_tokens,
+            "cached_tokens": self.usage.cached_tokens,
+            "cold": self.cold,
+            "cold_cause": self.cold_cause,
+            "held_s": round(self.held_s, 4),
+            "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 4),
+            "duration_s": round(self.duration_s, 4),
+            "completion_tokens": self.usage.completion_tokens,
+            "attempts": self.attempts,
+            "outcome": self.outcome,
+            "status": self.status,
+            "probe": self.probe,
+        }

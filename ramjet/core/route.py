@@ -1,0 +1,189 @@
+"""Choose a replica for one request.
+
+A plain function of its arguments: no clock, no socket, no log. `decide` returns its whole working, because the log, the
+page and the planner all ask "why there?". Every cost is in seconds of waiting, so that an operator can hold it against
+a measured TTFT; there are no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import xxhash
+
+TIE_S = 0.05
+TIE_RATIO = 0.05
+"""Costs closer than the larger of these are a tie: the estimates behind them are no better than that."""
+
+REASONS = (
+    "affinity",  # the replica that holds most of the prompt
+    "load",  # another holds more, but waiting there would take longer
+    "new",  # nobody holds any of it
+    "no_prompt",  # no prompt could be read from the request
+    "only",  # no other replica may serve it
+    "retry",  # the first choice failed
+    "fail_open",  # no replica is up: trying beats refusing
+    "long_prompt",
+    "long_prompt_spill",
+    "spread_long",
+)
+"""Every reason a decision can have; also the values of the metric's label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request as routing sees it."""
+
+    body_bytes: int
+    prompt_tokens: int
+    """An estimate until the engine has said it."""
+    model: str | None = None
+    has_prompt: bool = True
+    """False where no prompt could be read: nothing is known to match, `prompt_tokens` comes from the body's size."""
+    conversation: int = 0
+    """What two routers agree on without talking: the hash of the prompt up to the end of its first user message."""
+    home: str | None = None
+    """The replica that served the conversation's last turn; None for a conversation never seen."""
+    shared: Sequence[tuple[int, int]] = ()
+    """The prompt cut where the number of living conversations that share it changes: (end in tokens, conversations)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One replica as this request sees it."""
+
+    replica: str
+    identity: str
+    """What is the same for every router: the replica's URL."""
+    matched_tokens: int = 0
+    """Prompt tokens we believe it can reuse; a belief, not a fact."""
+    own_tokens: int = 0
+    """The part of those that only this conversation uses."""
+    in_flight: int = 0
+    queue_s: float = 0.0
+    """Seconds of reading sent there and not finished."""
+    living: int = 0
+    """Living conversations whose home it is."""
+    long_tokens: int = 0
+    """Tokens of other living long conversations whose home it is."""
+    pool_tokens: int | None = None
+    """Its token pool; None when unknown."""
+
+
+class Rule(Protocol):
+    """May a replica serve this request? A rule that would refuse everybody gives way."""
+
+    @property
+    def name(self) -> str:
+        """One of `REASONS`."""
+
+    def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
+        """Why this candidate may not; None if it may. `candidates` are all that the rules before have left."""
+
+
+class Cost(Protocol):
+    """What it costs to serve this request there, in seconds of waiting."""
+
+    @property
+    def name(self) -> str:
+        """The cost's name in the log."""
+
+    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
+        """Seconds, never negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A candidate with the working of its cost."""
+
+    candidate: Candidate
+    costs: Mapping[str, float]
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The ranking and its working: the first is the choice, the others are where to go if it fails."""
+
+    ranked: tuple[Scored, ...]
+    reason: str
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Replica to the reason it may not serve."""
+
+    @property
+    def chosen(self) -> Scored:
+        """The choice."""
+        return self.ranked[0]
+
+
+def decide(
+    ask: Ask, candidates: Collection[Candidate], *, rules: Sequence[Rule] = (), costs: Sequence[Cost] = ()
+) -> Decision:
+    """Rank the candidates for one request; every candidate is either ranked or refused.
+
+    Raises:
+        ValueError: there is no candidate.
+    """
+    if not candidates:
+        raise ValueError("no replica to choose from")
+    everybody = sorted(candidates, key=lambda candidate: candidate.identity)
+    allowed, refused, reason = _apply(rules, ask, everybody)
+    unruled = _rank(ask, everybody, costs)
+    ranked = _rank(ask, allowed, costs) if refused else unruled
+    if reason is None or (not reason.endswith("_spill") and ranked[0].candidate is unruled[0].candidate):
+        reason = _reason(ask, ranked)
+    return Decision(ranked, reason, refused)
+
+
+def _apply(
+    rules: Sequence[Rule], ask: Ask, candidates: list[Candidate]
+) -> tuple[list[Candidate], dict[str, str], str | None]:
+    """What the rules leave, what they refuse, and the rule that decided (`..._spill` where it gave way)."""
+    allowed, reason = candidates, None
+    refused: dict[str, str] = {}
+    for rule in rules:
+        answers = {each.replica: rule.refuses(ask, each, allowed) for each in allowed}
+        left = [each for each in allowed if answers[each.replica] is None]
+        if not left:
+            spill = f"{rule.name}_spill"
+            reason = spill if spill in REASONS else reason
+            continue
+        if len(left) < len(allowed):
+            reason = rule.name
+            refused |= {replica: why for replica, why in answers.items() if why is not None}
+            allowed = left
+    return allowed, refused, reason
+
+
+def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:
+    scored = []
+    for candidate in candidates:
+        working = {cost.name: cost.seconds(ask, candidate, candidates) for cost in costs}
+        scored.append(Scored(candidate, working, sum(working.values())))
+    scored.sort(key=lambda each: each.total_s)
+    limit = scored[0].total_s + max(TIE_S, TIE_RATIO * scored[0].total_s)
+    tied = sum(each.total_s <= limit for each in scored)
+    scored[:tied] = sorted(
+        scored[:tied], key=lambda each: (-each.candidate.own_tokens, -rendezvous(ask, each.candidate))
+    )
+    return tuple(scored)
+
+
+def rendezvous(ask: Ask, candidate: Candidate) -> int:
+    """A number that every router computes alike; the highest wins (rendezvous hashing, Thaler and Ravishankar 1996)."""
+    return xxhash.xxh3_64_intdigest(candidate.identity.encode(), seed=ask.conversation)
+
+
+def _reason(ask: Ask, ranked: Sequence[Scored]) -> str:
+    chosen = ranked[0].candidate
+    most = max(each.candidate.matched_tokens for each in ranked)
+    if len(ranked) == 1:
+        return "only"
+    if not ask.has_prompt:
+        return "no_prompt"
+    if not most:
+        return "new"
+    holds_most = chosen.matched_tokens == most or chosen.replica == ask.home
+    return "affinity" if holds_most else "load"

@@ -1,0 +1,360 @@
+"""The one owner of what Ramjet believes: it decides, leases, and takes the events in. No method awaits.
+
+A request is a `Visit`: it arrives, is placed (again on another replica if the first fails before a byte has reached the
+client), and ends in exactly one Record. Choosing and booking happen in one call, so a burst never sees a replica as
+idle that it has just filled.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from xxhash import xxh3_64_intdigest
+
+from ramjet.core.beliefs import Belief, TokenRatios
+from ramjet.core.cache import Blocks
+from ramjet.core.conversations import Conversation, Conversations, Sighting
+from ramjet.core.fingerprint import Chain, Fingerprint
+from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.policies import Reading
+from ramjet.core.record import Record
+from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
+from ramjet.core.usage import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The rules and costs in force, and the numbers behind what they are told."""
+
+    rules: Sequence[Rule] = ()
+    costs: Sequence[Cost] = ()
+    affinity: bool = True
+    """Off: nothing is believed to match, which is load balancing for comparison."""
+    reading: Reading = Reading()
+    long_tokens: int = 150_000
+    """From this length on a conversation is long."""
+    living_s: float = 300.0
+    horizon_s: float = 3_600.0
+    """What a replica was not asked for in this time is believed gone."""
+    memory_bytes: int = 256 << 20
+    """For all beliefs and conversations together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A request as the edge hands it in."""
+
+    request_id: str
+    endpoint: str
+    body_bytes: int
+    stream: bool = False
+    model: str | None = None
+    fingerprint: Fingerprint | None = None
+    """None where no prompt could be read."""
+    probe: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One request from its arrival to its record."""
+
+    arrival: Arrival
+    arrived_at: float
+    prompt_tokens: int
+    usable: Blocks | None = None
+    identity: Blocks | None = None
+    sighting: Sighting | None = None
+    conversation: Conversation | None = None
+    shared: Sequence[tuple[int, int]] = ()
+    home_before: str | None = None
+    turn: int | None = None
+    tried: list[str] = field(default_factory=list)
+    lease: Lease | None = None
+    decision: Decision | None = None
+    first_token_at: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A place at a replica, held by one request; it is given back exactly once, whatever happens."""
+
+    replica: Replica
+    scored: Scored
+    reason: str
+    reading_s: float
+    believed_depth: int = 0
+    """Blocks believed to be there when it was placed."""
+    reading: bool = True
+    open: bool = True
+
+    def read(self) -> None:
+        """The prompt has been read: those behind it no longer wait for that."""
+        if self.reading:
+            self.reading = False
+            # Rounded, so that what sums of floats leave behind never looks like a queue.
+            self.replica.queue_s = max(0.0, round(self.replica.queue_s - self.reading_s, 6))
+
+    def release(self) -> None:
+        """Give the place back; a second call does nothing."""
+        if self.open:
+            self.open = False
+            self.replica.in_flight -= 1
+            self.read()
+
+
+class Router:
+    """Beliefs, conversations, ledger and policy in one hand."""
+
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+        self.fleet = fleet
+        self.policy = policy
+        self.conversations = Conversations(policy.living_s)
+        self.beliefs = {replica.name: Belief(replica.pool_tokens) for replica in fleet}
+        self.ratios = TokenRatios()
+        self._reports_cached: set[tuple[str, str]] = set()
+
+    # -- a request --------------------------------------------------------------------------------------------------
+
+    def arrive(self, arrival: Arrival, now: float) -> Visit:
+        """Recognise the conversation and take the request in as its next turn."""
+        self._tidy(now)
+        known_prompt = arrival.fingerprint
+        if known_prompt is None or not known_prompt.usable.hashes:
+            return Visit(arrival, now, int(arrival.body_bytes / TokenRatios.DEFAULT))
+        chain = known_prompt.identity
+        ratio = self.ratios.bytes_per_token(arrival.model)
+        # Recognising needs no lengths in tokens, and the conversation is what tells them best.
+        sighting = self.conversations.recognise(Blocks(chain.hashes, chain.ends), chain.head)
+        known = sighting.conversation or sighting.parent
+        usable, prompt_tokens = _in_tokens(known_prompt.usable, known, ratio)
+        identity = usable if chain is known_prompt.usable else _in_tokens(chain, known, ratio)[0]
+        shared = self.conversations.sharing(identity, sighting)
+        conversation = self.conversations.admit(identity, chain.head, sighting, now)
+        conversation.tokens = prompt_tokens
+        return Visit(
+            arrival, now, prompt_tokens, usable, identity, sighting, conversation, shared,
+            home_before=conversation.home, turn=conversation.turn,
+        )  # fmt: skip
+
+    def place(self, visit: Visit, now: float) -> Lease | None:
+        """Choose a replica and book the request there; None when there is none left to try."""
+        candidates = self._candidates(visit)
+        if not candidates:
+            return None
+        decision = decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
+        chosen = decision.chosen
+        replica = self.fleet[chosen.candidate.replica]
+        reason = "retry" if visit.tried else decision.reason if replica.up else "fail_open"
+        reading_s = round(self.policy.reading.seconds(chosen.candidate.matched_tokens, visit.prompt_tokens), 6)
+        lease = Lease(replica, chosen, reason, reading_s)
+        replica.in_flight += 1
+        replica.queue_s += reading_s
+        visit.decision, visit.lease = decision, lease
+        visit.tried.append(replica.name)
+        if visit.usable is not None and visit.conversation is not None:
+            cache = self.beliefs[replica.name].cache
+            lease.believed_depth = cache.match(visit.usable).depth
+            # Booked before it is read: whoever comes next with the same prefix will find it there.
+            cache.insert(visit.usable, now)
+            self.conversations.settle(visit.conversation, replica.name)
+        return lease
+
+    def first_token(self, visit: Visit, now: float) -> None:
+        """The engine has read the prompt and generates."""
+        if visit.first_token_at is None and visit.lease is not None:
+            visit.first_token_at = now
+            visit.lease.read()
+
+    def failed(self, visit: Visit) -> None:
+        """The replica did not serve the request; it may be placed again."""
+        lease = visit.lease
+        if lease is not None:
+            lease.release()
+            self._unread(visit, lease)
+
+    def finish(
+        self, visit: Visit, now: float, *, outcome: str, status: int | None, usage: Usage | None = None
+    ) -> Record:
+        """The request has ended, whichever way: give everything back, learn, and say what happened.
+
+        Args:
+            visit: the request.
+            now: the time of its end.
+            outcome: one of `record.OUTCOMES`.
+            status: what the client was answered; None when it left before.
+            usage: the engine's report; None when it gave none.
+        """
+        lease, conversation = visit.lease, visit.conversation
+        usage = self._complete(visit, usage)
+        if lease is not None:
+            was_open = lease.open
+            lease.release()
+            was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
+            if was_read:
+                self._learn(visit, lease, usage, now)
+            elif was_open:
+                self._unread(visit, lease)
+            if not was_read and conversation is not None and visit.identity is not None and visit.sighting is not None:
+                self.conversations.withdraw(conversation, visit.identity, visit.sighting)
+        elif conversation is not None and visit.identity is not None and visit.sighting is not None:
+            self.conversations.withdraw(conversation, visit.identity, visit.sighting)
+        if conversation is not None:
+            self.conversations.finish(conversation, now)
+        return self._record(visit, now, outcome, status, usage)
+
+    # -- replicas ---------------------------------------------------------------------------------------------------
+
+    def add(self, replica: Replica) -> None:
+        """Take a replica into the fleet."""
+        self.fleet.add(replica)
+        self.beliefs[replica.name] = Belief(replica.pool_tokens)
+
+    def restarted(self, replica: str) -> None:
+        """A replica has lost its cache."""
+        self.beliefs[replica].cache.clear()
+
+    def resident_tokens(self, replica: str) -> int:
+        """Tokens that a replica is believed to hold."""
+        return self.beliefs[replica].cache.tokens
+
+    @property
+    def memory_bytes(self) -> int:
+        """What beliefs and conversations take, estimated."""
+        return self.conversations.cost_bytes + sum(belief.cache.cost_bytes for belief in self.beliefs.values())
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _candidates(self, visit: Visit) -> list[Candidate]:
+        replicas: Iterable[Replica] = self.fleet.up or [each for each in self.fleet if not each.draining]
+        replicas = [each for each in replicas if each.name not in visit.tried]
+        model = visit.arrival.model
+        if model is not None and any(model in each.models for each in replicas):
+            replicas = [each for each in replicas if not each.models or model in each.models]
+        longs = (
+            self.conversations.long_tokens(self.policy.long_tokens, visit.conversation)
+            if visit.prompt_tokens >= self.policy.long_tokens
+            else {}
+        )
+        return [self._candidate(visit, each, longs.get(each.name, 0)) for each in replicas]
+
+    def _candidate(self, visit: Visit, replica: Replica, long_tokens: int) -> Candidate:
+        matched = own = 0
+        if self.policy.affinity and visit.usable is not None:
+            matched = visit.usable.tokens(self.beliefs[replica.name].cache.match(visit.usable).depth)
+            own = max(0, matched - max((end for end, conversations in visit.shared if conversations > 1), default=0))
+        return Candidate(
+            replica=replica.name,
+            identity=replica.url,
+            matched_tokens=matched,
+            own_tokens=own,
+            in_flight=replica.in_flight,
+            queue_s=replica.queue_s,
+            living=self.conversations.living_at[replica.name],
+            long_tokens=long_tokens,
+            pool_tokens=self.beliefs[replica.name].pool_tokens,
+        )
+
+    def _ask(self, visit: Visit) -> Ask:
+        conversation = visit.conversation
+        return Ask(
+            body_bytes=visit.arrival.body_bytes,
+            prompt_tokens=visit.prompt_tokens,
+            model=visit.arrival.model,
+            has_prompt=conversation is not None,
+            # Nothing tells these requests apart, so their own ids spread them.
+            conversation=xxh3_64_intdigest(visit.arrival.request_id.encode())
+            if conversation is None
+            else conversation.head,
+            home=conversation.home if conversation is not None and self.policy.affinity else None,
+            shared=visit.shared,
+        )
+
+    def _unread(self, visit: Visit, lease: Lease) -> None:
+        """The replica never read the prompt: it holds no more of it than it did."""
+        if visit.usable is not None:
+            self.beliefs[lease.replica.name].cache.trim(visit.usable, lease.believed_depth)
+
+    def _complete(self, visit: Visit, usage: Usage | None) -> Usage:
+        """Fill in what an engine leaves out on purpose.
+
+        SGLang drops `cached_tokens` where a prompt missed completely. Once a replica has reported the field on an
+        endpoint, its absence from a usage object that has prompt tokens is therefore 0; before that it is unknown.
+        """
+        if usage is None or visit.lease is None:
+            return usage or Usage()
+        reporter = (visit.lease.replica.name, visit.arrival.endpoint)
+        if usage.cached_tokens is not None:
+            self._reports_cached.add(reporter)
+        elif usage.prompt_tokens is not None and reporter in self._reports_cached:
+            return usage.merged(Usage(cached_tokens=0))
+        return usage
+
+    def _learn(self, visit: Visit, lease: Lease, usage: Usage, now: float) -> None:
+        if visit.usable is None or visit.conversation is None or visit.arrival.fingerprint is None:
+            return
+        if usage.prompt_tokens:
+            size_bytes = visit.arrival.fingerprint.usable.size_bytes
+            self.ratios.learn(visit.arrival.model, size_bytes, usage.prompt_tokens)
+            visit.conversation.prompt_bytes = size_bytes
+            visit.conversation.prompt_tokens = visit.conversation.tokens = usage.prompt_tokens
+        if usage.cached_tokens is not None:
+            self.beliefs[lease.replica.name].report(visit.usable, lease.believed_depth, usage.cached_tokens, now)
+
+    def _record(self, visit: Visit, now: float, outcome: str, status: int | None, usage: Usage) -> Record:
+        arrival, lease, conversation = visit.arrival, visit.lease, visit.conversation
+        reusable = visit.identity.tokens(visit.sighting.match.depth) if visit.identity and visit.sighting else None
+        return Record(
+            request_id=arrival.request_id,
+            endpoint=arrival.endpoint,
+            conversation=None if conversation is None else f"{conversation.id:016x}"[:12],
+            turn=visit.turn,
+            model=arrival.model,
+            stream=arrival.stream,
+            replica=None if lease is None else lease.replica.name,
+            reason=None if lease is None else lease.reason,
+            costs={} if lease is None else lease.scored.costs,
+            prompt_bytes=arrival.body_bytes,
+            estimated_tokens=visit.prompt_tokens,
+            matched_tokens=None if lease is None or visit.usable is None else lease.scored.candidate.matched_tokens,
+            reusable_tokens=reusable,
+            usage=usage,
+            moved=lease is not None and visit.home_before not in (None, lease.replica.name),
+            ttft_s=None if visit.first_token_at is None else visit.first_token_at - visit.arrived_at,
+            duration_s=now - visit.arrived_at,
+            attempts=len(visit.tried),
+            outcome=outcome,
+            status=status,
+            probe=arrival.probe,
+        )
+
+    def _tidy(self, now: float) -> None:
+        """Let go of what is old, and of what is least used when memory is short."""
+        self.conversations.expire(now)
+        for belief in self.beliefs.values():
+            belief.cache.expire(now - self.policy.horizon_s)
+        while self.memory_bytes > self.policy.memory_bytes and self._forget_something():
+            pass
+
+    def _forget_something(self) -> bool:
+        caches = [self.conversations.history, *(belief.cache for belief in self.beliefs.values())]
+        oldest = min(caches, key=lambda cache: math.inf if cache.oldest_at is None else cache.oldest_at)
+        return oldest.evict_one() or (self.conversations.forget_oldest() and oldest.evict_one())
+
+
+def _in_tokens(chain: Chain, known: Conversation | None, bytes_per_token: float) -> tuple[Blocks, int]:
+    """A chain's blocks with their ends in tokens, and the whole prompt's length in tokens.
+
+    What the conversation's last prompt took is known from the engine; only what is new is estimated from its bytes.
+    """
+    known_bytes, known_tokens = (known.prompt_bytes, known.prompt_tokens) if known is not None else (0, 0)
+    inside = known_tokens / known_bytes if known_bytes else 0.0
+
+    def tokens(at: int) -> int:
+        if at <= known_bytes:
+            return int(at * inside)
+        return int(known_tokens + (at - known_bytes) / bytes_per_token)
+
+    return Blocks(chain.hashes, array("I", map(tokens, chain.ends))), max(1, tokens(chain.size_bytes))

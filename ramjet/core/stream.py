@@ -1,0 +1,250 @@
+"""Watch a response go by: when its first token came, what usage it reported, whether it ended in an error.
+
+Bytes go in as the network cut them and the bytes for the client come out, the same ones but for a usage chunk that the
+client did not ask for. Where the network cuts never matters. What is kept is bounded whatever the engine sends.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+import msgspec
+
+from ramjet.core.usage import Usage, usage_of
+
+MOST_LINE_BYTES = 1 << 20
+"""A longer line of a stream (logprobs, an image) is passed on and not looked into."""
+MOST_HELD_BYTES = 64 << 10
+"""A usage chunk is a few hundred bytes; an event longer than this is none and is not held back to see."""
+MOST_BODY_BYTES = 4 << 20
+"""Of a longer answer only the end is looked into, where engines put the usage."""
+_TAIL_BYTES = 64 << 10
+
+
+class Observer(Protocol):
+    """Sees a response's bytes and says what they meant."""
+
+    first_token_at: float | None
+    usage: Usage | None
+    error: bool
+    """Whether the response carried an error, or ended in one."""
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """Take in the next bytes; returns those that may go to the client now."""
+
+    def close(self) -> bytes:
+        """The response has ended; returns what was held back."""
+
+
+class PlainObserver:
+    """Sees a response that is neither a stream nor JSON: passes it on and has nothing to say."""
+
+    def __init__(self) -> None:
+        self.first_token_at: float | None = None
+        self.usage: Usage | None = None
+        self.error = False
+
+    def feed(self, data: bytes, now: float) -> bytes:  # noqa: ARG002
+        """Pass the bytes on."""
+        return data
+
+    def close(self) -> bytes:
+        """Nothing was held back."""
+        return b""
+
+
+class JsonObserver(PlainObserver):
+    """Sees an answer in one JSON document; the usage is read once, at its end. Such an answer has no first token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes, now: float) -> bytes:  # noqa: ARG002
+        """Pass the bytes on and keep them, or only the last of them once there are too many."""
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > MOST_BODY_BYTES:
+            while len(self._pieces) > 1 and self._size - len(self._pieces[0]) >= _TAIL_BYTES:
+                self._size -= len(self._pieces.pop(0))
+            self._pieces[0] = self._pieces[0][-_TAIL_BYTES:] if len(self._pieces) == 1 else self._pieces[0]
+        return data
+
+    def close(self) -> bytes:
+        """Read the usage."""
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        message = _decode(body)
+        if message is None:
+            message = _usage_in_tail(body)
+        if message is not None:
+            self.usage = usage_of(message)
+        return b""
+
+
+class SseObserver(PlainObserver):
+    """Sees a stream of server-sent events, line by line; lines end with LF, CR or CRLF.
+
+    Args:
+        hide_usage: the client did not ask for the usage that this stream was asked for, so the chunk that holds
+            nothing else is kept from it. That takes holding an event back until its end has come.
+    """
+
+    def __init__(self, *, hide_usage: bool = False) -> None:
+        super().__init__()
+        self._hide_usage = hide_usage
+        self._line = bytearray()
+        self._skip_line = False
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._passing = not hide_usage
+        """Whether the current event's bytes go to the client as they come."""
+        self._drop = False
+        self._last_meta: bytes | None = None
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """Take in the next bytes; returns those that may go to the client now."""
+        out: list[bytes] = []
+        if self._line.endswith(b"\r") and not data.startswith(b"\n"):
+            self._end_line(now, out)
+        segments = data.splitlines(keepends=True)
+        for place, segment in enumerate(segments, 1 - len(segments)):
+            self._take(segment, out)
+            # A CR at the very end may be half of a CRLF: the next bytes tell.
+            if segment.endswith(b"\n") or (place and segment.endswith(b"\r")):
+                self._end_line(now, out)
+        if self._held_size > MOST_HELD_BYTES:
+            self._release(out)
+            self._passing = True
+        return b"".join(out) if self._hide_usage else data
+
+    def close(self) -> bytes:
+        """The stream has ended; returns what was held back."""
+        out: list[bytes] = []
+        if self._line:
+            self._end_line(None, out)
+        if self._last_meta is not None:
+            self._see_usage(_decode(self._last_meta) or {})
+        if not self._drop:
+            self._release(out)
+        return b"".join(out)
+
+    def _take(self, segment: bytes, out: list[bytes]) -> None:
+        if not self._skip_line:
+            self._line += segment
+            if len(self._line) > MOST_LINE_BYTES:
+                self._skip_line = True
+                del self._line[:-2]  # what tells a line's end
+        else:
+            self._line[:] = (self._line + segment)[-2:]
+        if self._passing:
+            out.append(segment)
+        else:
+            self._held.append(segment)
+            self._held_size += len(segment)
+
+    def _end_line(self, now: float | None, out: list[bytes]) -> None:
+        line, skipped = bytes(self._line), self._skip_line
+        self._line.clear()
+        self._skip_line = False
+        if skipped:
+            return
+        if line.strip(b"\r\n"):
+            if line.startswith(b"data:"):
+                self._see(line[5:].strip(), now)
+            return
+        # A blank line ends the event.
+        if self._drop:
+            self._held.clear()
+            self._held_size = 0
+        else:
+            self._release(out)
+        self._drop, self._passing = False, not self._hide_usage
+
+    def _release(self, out: list[bytes]) -> None:
+        out.extend(self._held)
+        self._held.clear()
+        self._held_size = 0
+
+    def _see(self, payload: bytes, now: float | None) -> None:
+        """Look into one event's data, and decode it only where it can matter: most chunks are one token of text."""
+        if b'"meta_info"' in payload:
+            self._last_meta = payload
+        if self.first_token_at is not None and not (
+            b'"error"' in payload
+            or b'"response.failed"' in payload
+            or (b'"usage"' in payload and b'"usage":null' not in payload)
+        ):
+            return
+        event = _decode(payload)
+        if event is None:
+            return
+        if self.first_token_at is None and now is not None and _has_token(event):
+            self.first_token_at = now
+        self.error = self.error or _is_error(event)
+        self._see_usage(event)
+        if self._hide_usage and not self._passing and event.get("choices") == [] and event.get("usage"):
+            self._drop = True
+
+    def _see_usage(self, event: dict[str, Any]) -> None:
+        usage = usage_of(event)
+        if usage is not None:
+            self.usage = usage if self.usage is None else self.usage.merged(usage)
+
+
+_DELTA_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
+
+
+def _has_token(event: dict[str, Any]) -> bool:
+    """Whether an event carries something the model generated; a role, a ping and an empty text are none."""
+    kind = event.get("type")
+    if isinstance(kind, str):
+        return _has_typed_token(kind, event)
+    choices = event.get("choices")
+    if isinstance(choices, list):
+        for choice in choices:
+            if isinstance(choice, dict):
+                delta = choice.get("delta")
+                if choice.get("text") or (isinstance(delta, dict) and any(delta.get(name) for name in _DELTA_FIELDS)):
+                    return True
+        return False
+    # SGLang's /generate and llama.cpp's /completion.
+    return any(bool(event.get(name)) for name in ("text", "output_ids", "content"))
+
+
+def _has_typed_token(kind: str, event: dict[str, Any]) -> bool:
+    delta = event.get("delta")
+    if kind == "content_block_delta":  # Anthropic
+        names = ("text", "partial_json", "thinking")
+        return isinstance(delta, dict) and any(delta.get(name) for name in names)
+    if kind == "content_block_start":
+        block = event.get("content_block")
+        return isinstance(block, dict) and block.get("type") == "tool_use"
+    return kind.endswith(".delta") and bool(delta)  # OpenAI responses
+
+
+def _is_error(event: dict[str, Any]) -> bool:
+    return bool(event.get("error")) or event.get("type") in {"error", "response.failed"}
+
+
+def _decode(data: bytes) -> dict[str, Any] | None:
+    try:
+        message = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _usage_in_tail(tail: bytes) -> dict[str, Any] | None:
+    """Find the usage object in the end of an answer whose beginning is gone."""
+    for name in ("usage", "meta_info"):
+        before, key, after = tail.rpartition(f'"{name}":'.encode())
+        if key and before:
+            try:
+                found, _ = json.JSONDecoder().raw_decode(after.decode(errors="replace").lstrip())
+            except (json.JSONDecodeError, RecursionError):
+                continue
+            return {name: found}
+    return None

@@ -1,0 +1,80 @@
+"""The engine's own token counts, in the shapes that the APIs put them in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The engine's own token counts for one request; None where it did not say, which is not the same as 0."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+
+    def merged(self, later: Usage) -> Usage:
+        """A later report wins over an earlier one; what it leaves out stays."""
+        return Usage(
+            prompt_tokens=_first(later.prompt_tokens, self.prompt_tokens),
+            cached_tokens=_first(later.cached_tokens, self.cached_tokens),
+            completion_tokens=_first(later.completion_tokens, self.completion_tokens),
+        )
+
+
+def usage_of(message: Mapping[str, Any]) -> Usage | None:
+    """Read the usage from a response, or from one event of a stream; None where there is no usage object in it.
+
+    OpenAI: `usage` (chat, completions) and `response.usage` (the events of responses). Anthropic: `usage` and
+    `message.usage`. SGLang's `/generate`: `meta_info`.
+    """
+    found = message.get("usage")
+    for wrapper in ("response", "message"):
+        inner = message.get(wrapper)
+        if not isinstance(found, dict) and isinstance(inner, dict):
+            found = inner.get("usage")
+    if isinstance(found, dict):
+        return _from_usage(found)
+    found = message.get("meta_info")
+    if isinstance(found, dict):
+        return Usage(
+            prompt_tokens=_count(found, "prompt_tokens"),
+            cached_tokens=_count(found, "cached_tokens"),
+            completion_tokens=_count(found, "completion_tokens"),
+        )
+    return None
+
+
+def _from_usage(usage: dict[str, Any]) -> Usage:
+    cached = _details(usage, "prompt_tokens_details", "input_tokens_details")
+    prompt = _first(_count(usage, "prompt_tokens"), _count(usage, "input_tokens"))
+    read = _count(usage, "cache_read_input_tokens")
+    written = _count(usage, "cache_creation_input_tokens")
+    if read is not None or written is not None:
+        # Anthropic's input_tokens leave out what was read from the cache or written to it.
+        cached = _first(read, cached)
+        prompt = None if prompt is None else prompt + (read or 0) + (written or 0)
+    return Usage(
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=_first(_count(usage, "completion_tokens"), _count(usage, "output_tokens")),
+    )
+
+
+def _details(usage: dict[str, Any], *names: str) -> int | None:
+    for name in names:
+        details = usage.get(name)
+        if isinstance(details, dict):
+            return _count(details, "cached_tokens")
+    return None
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    return value if type(value) is int and value >= 0 else None
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
