@@ -24,9 +24,10 @@ OUTCOMES = (
     "http_5xx",
     "refused",
     "no_replica",
+    "shutdown",
     "internal_error",
 )
-"""How a request can end. `refused` is Ramjet's own 4xx, `no_replica` its 503."""
+"""How a request can end. `refused` is Ramjet's own 4xx, `no_replica` its 503, `shutdown` what outlasted the drain."""
 
 WARM_RATIO = 0.9
 COLD_RATIO = 0.5
@@ -70,7 +71,7 @@ class Record:
     attempts: int = 0
     outcome: str = "ok"
     status: int | None = None
-    """What the client was answered; None when it left before."""
+    """What the client was answered; None when it left before that."""
     probe: bool = False
 
     @property

@@ -1,0 +1,121 @@
+"""The `ramjet` command."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import structlog
+import uvloop
+
+from ramjet import __version__, logs
+from ramjet.app import CannotListen, serve
+from ramjet.config import ConfigError, Settings, dump, load, replica_url, unknown_variables
+
+
+class _Replica(click.ParamType[dict[str, str]]):
+    name = "NAME=URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        name, equals, url = str(value).partition("=")
+        if not (name and equals):
+            self.fail(f"{value}: write it as NAME=URL, for example glm-1=http://10.0.0.7:30000", param, ctx)
+        try:
+            return {"name": name, "url": replica_url(url)}
+        except ValueError as error:
+            self.fail(f"{value}: {error}", param, ctx)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="ramjet")
+def main() -> None:
+    """Send every turn of a conversation to the replica that holds its cache."""
+
+
+@main.command(name="serve", short_help="Run the load balancer.")
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="A YAML file; see config/ramjet.yaml."
+)
+@click.option("--replica", "replicas", type=_Replica(), multiple=True, help="A replica; may be repeated.")
+@click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [0.0.0.0:8000]")
+@click.option("--admin", metavar="HOST:PORT", help="Metrics and health.  [127.0.0.1:9090]")
+@click.option("--log-format", type=click.Choice(["json", "console"]), help="How log lines look.  [json]")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
+@click.option("--print-config", is_flag=True, help="Print the effective configuration, secrets masked, and exit.")
+def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> None:
+    """Run the load balancer in front of your replicas, until SIGTERM; running answers are then finished.
+
+    \b
+    Examples:
+      ramjet serve --replica a=http://10.0.0.7:30000 --replica b=http://10.0.0.8:30000
+      ramjet serve --config /etc/ramjet/ramjet.yaml --log-format console
+      RAMJET_ROUTING__LONG_PROMPT__ENABLED=true ramjet serve --config ramjet.yaml --print-config
+    """
+    settings = _load(path, _overrides(**options))
+    if print_config:
+        click.echo(dump(settings), nl=False)
+        return
+    if not settings.replicas:
+        raise click.ClickException("no replicas: name one with --replica NAME=URL, or list them in the config file")
+    logs.configure(settings.log.format, settings.log.level)
+    log = structlog.get_logger()
+    for name, nearest in unknown_variables():
+        log.warning("unknown_variable", variable=name, nearest=nearest)
+    try:
+        uvloop.run(serve(settings))
+    except CannotListen as error:
+        raise click.ClickException(str(error)) from None
+
+
+@main.command(name="demo", short_help="Try it: two simulated replicas with Ramjet in front.")
+@click.option("--traffic", is_flag=True, help="Also drive agent conversations through it and show a live table.")
+@click.option(
+    "--replicas", "count", type=click.IntRange(1, 16), default=2, show_default=True, help="How many replicas."
+)
+@click.option(
+    "--speed", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Times as fast as the seed's."
+)
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8000", show_default=True)
+@click.option("--admin", metavar="HOST:PORT", default="127.0.0.1:9090", show_default=True)
+@click.option("--log-format", type=click.Choice(["json", "console"]), default="console", show_default=True)
+def demo_command(*, traffic: bool, count: int, speed: float, **options: Any) -> None:
+    """Run simulated replicas and Ramjet in front of them; Ctrl-C ends it.
+
+    \b
+    Examples:
+      ramjet demo
+      ramjet demo --traffic --speed 5
+    """
+    from ramjet.demo.run import demo  # noqa: PLC0415 - the demo's parts are not needed to serve
+
+    settings = _load(None, _overrides(**options))
+    logs.configure(settings.log.format, "warning" if traffic else "info")
+    try:
+        uvloop.run(demo(settings, count=count, speed=speed, traffic=traffic))
+    except CannotListen as error:
+        raise click.ClickException(str(error)) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(130)
+
+
+def _overrides(
+    replicas: tuple[dict[str, str], ...] = (),
+    listen: str | None = None,
+    admin: str | None = None,
+    log_format: str | None = None,
+    log_level: str | None = None,
+) -> dict[str, Any]:
+    """What the command line says, nested as the configuration is; what it leaves out is not in it."""
+    log = {name: value for name, value in (("format", log_format), ("level", log_level)) if value is not None}
+    given = {"listen": listen, "admin": admin, "replicas": list(replicas) or None, "log": log or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _load(path: Path | None, overrides: dict[str, Any]) -> Settings:
+    try:
+        return load(path, overrides)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,417 @@
+"""The configuration: one model, filled from a YAML file, the environment and the command line, in rising order.
+
+The model is the documentation: `config/ramjet.yaml` and `docs/configuration.md` are held against it by tests.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+ENV_PREFIX = "RAMJET_"
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message names the place, the value and the remedy."""
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("write it as HOST:PORT, for example 127.0.0.1:8000 or [::]:8000")
+    return value
+
+
+def replica_url(value: str) -> str:
+    """A replica's URL in its one form: no trailing slash, and without the `/v1` that SDKs put at the end.
+
+    Raises:
+        ValueError: it is no URL of a replica; the message says what would be one.
+    """
+    try:
+        parts = urlsplit(value)
+        port_is_good = parts.port is None or parts.port > 0
+    except ValueError:
+        port_is_good = False
+    if not port_is_good or parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("write it as http://HOST:PORT, for example http://10.0.0.7:30000")
+    if parts.query or parts.fragment or parts.username or parts.password:
+        raise ValueError("leave out user, password, query and fragment")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ReplicaSettings(_Part):
+    """One replica."""
+
+    name: Name = Field(description="its name in logs, metrics and headers; letters, digits, dot, dash, underscore")
+    url: Annotated[str, AfterValidator(replica_url)] = Field(
+        description="where it is; a base path is kept, a /v1 at the end is not"
+    )
+    pool_tokens: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="tokens its KV cache holds (SGLang: max_total_num_tokens in its log); null = unknown"
+    )
+    ask_usage: bool = Field(
+        default=True, description="ask for usage on streams; off for an engine that refuses stream_options"
+    )
+
+
+class AffinitySettings(_Part):
+    """Send each turn where its prefix is believed to be."""
+
+    enabled: bool = Field(default=True, description="off = plain load balancing, to compare with")
+
+
+class LongPromptSettings(_Part):
+    """Keep long requests on some replicas."""
+
+    enabled: bool = Field(
+        default=False, description="off: two long conversations on one replica evict each other (seed)"
+    )
+    bytes: Annotated[int, Field(gt=0)] = Field(
+        default=600_000, description="a request's body from this size on is long; about 150,000 tokens of ordinary text"
+    )
+    replicas: list[Name] = Field(
+        default=[], description="where long requests may go; elsewhere only if none of these can serve"
+    )
+
+
+class SpreadLongSettings(_Part):
+    """Send concurrent long conversations to different replicas."""
+
+    enabled: bool = Field(default=True, description="while there are replicas to spread over")
+    tokens: Annotated[int, Field(gt=0)] = Field(
+        default=150_000, description="a conversation from this length on is long"
+    )
+
+
+class PrefillSettings(_Part):
+    """How long replicas take to read a prompt: linear_ms * n + quadratic_ms * n², n in tokens."""
+
+    linear_ms: Annotated[float, Field(ge=0)] = Field(
+        default=0.1655, description="ms a token; the seed's replicas: 20k in 3.3 s"
+    )
+    quadratic_ms: Annotated[float, Field(ge=0)] = Field(default=5.3e-8, description="ms a token squared; 313k in 57 s")
+
+
+class RoutingSettings(_Part):
+    """What decides where a request goes. Costs are in seconds of waiting."""
+
+    affinity: AffinitySettings = AffinitySettings()
+    long_prompt: LongPromptSettings = LongPromptSettings()
+    spread_long: SpreadLongSettings = SpreadLongSettings()
+    prefill: PrefillSettings = PrefillSettings()
+    request_s: Annotated[float, Field(ge=0)] = Field(
+        default=0.1, description="s that a request in flight costs the next one, beside its reading"
+    )
+    leave_s: Annotated[float, Field(ge=0)] = Field(
+        default=1.0, description="s that a conversation must gain before it leaves the replica that holds it"
+    )
+    living_s: Seconds = Field(default=300.0, description="s after its last turn that a conversation counts as alive")
+
+
+class BeliefSettings(_Part):
+    """What Ramjet remembers of prompts: hashes, never text."""
+
+    memory_mb: Annotated[int, Field(ge=8)] = Field(
+        default=256, description="MiB for all of it, one bound for the process; about 2 KB a conversation of 50 KB"
+    )
+    horizon_s: Seconds = Field(
+        default=3_600.0, description="s after which a replica is no longer believed to hold a prompt"
+    )
+
+
+class LimitSettings(_Part):
+    """Sizes and times after which Ramjet gives up. There is no limit on a request's total time."""
+
+    body_bytes: Annotated[int, Field(gt=0)] = Field(default=64 << 20, description="largest request body; beyond it 413")
+    header_bytes: Annotated[int, Field(ge=4096)] = Field(
+        default=64 << 10, description="largest request header; beyond it 400"
+    )
+    connect_s: Seconds = Field(default=5.0, description="s to connect to a replica")
+    first_byte_s: Seconds = Field(
+        default=1_800.0, description="s to the answer's first byte; a long prompt takes minutes"
+    )
+    gap_s: Seconds = Field(default=300.0, description="s between two bytes of an answer")
+    idle_s: Seconds = Field(
+        default=4.0, description="s an unused connection to a replica is kept; engines close after 5"
+    )
+    drain_s: Seconds = Field(default=600.0, description="s that running answers get after SIGTERM")
+
+
+class HealthSettings(_Part):
+    """Active probes."""
+
+    path: Annotated[str, Field(pattern=r"^/")] = Field(
+        default="/health", description="what is fetched; SGLang generates a token there unless told otherwise"
+    )
+    interval_s: Seconds = Field(default=3.0, description="s between probes of a replica")
+    timeout_s: Seconds = Field(default=5.0, description="s a probe may take; busy engines are slow to answer")
+    failures: Annotated[int, Field(ge=1)] = Field(
+        default=3, description="bad probes in a row before it is down; refused is at once"
+    )
+    successes: Annotated[int, Field(ge=1)] = Field(default=2, description="good probes in a row before it is up again")
+
+
+class LogSettings(_Part):
+    """One line for each request, on standard error."""
+
+    format: Literal["json", "console"] = Field(default="json", description="json or console")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+
+
+class Settings(BaseSettings):
+    """The whole configuration."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, case_sensitive=False
+    )
+
+    listen: Annotated[str, AfterValidator(_address)] = Field(
+        default="0.0.0.0:8000", description="where clients connect"
+    )
+    admin: Annotated[str, AfterValidator(_address)] = Field(
+        default="127.0.0.1:9090", description="metrics; loopback, for it has no door"
+    )
+    replicas: list[ReplicaSettings] = Field(default=[], description="the model copies to spread over")
+    routing: RoutingSettings = RoutingSettings()
+    beliefs: BeliefSettings = BeliefSettings()
+    limits: LimitSettings = LimitSettings()
+    health: HealthSettings = HealthSettings()
+    log: LogSettings = LogSettings()
+    allow_engine_admin: bool = Field(
+        default=False, description="let clients reach the engines' own administration (flush, weights, profiling)"
+    )
+    secret: SecretStr | None = Field(
+        default=None,
+        description="seeds all hashes, the same on every Ramjet of a deployment; null = made once and kept",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        for what, values in (
+            ("name", [replica.name for replica in self.replicas]),
+            ("url", [replica.url for replica in self.replicas]),
+        ):
+            twice = [value for value, times in Counter(values).items() if times > 1]
+            if twice:
+                raise ValueError(f"replicas: the {what} {twice[0]} is given twice; each replica needs its own")
+        rule = self.routing.long_prompt
+        known = [replica.name for replica in self.replicas]
+        for name in rule.replicas if self.replicas else ():
+            if name not in known:
+                raise ValueError(
+                    f"routing.long_prompt.replicas: no replica is named {name}; known are {', '.join(known)}"
+                )
+        if rule.enabled and not rule.replicas:
+            raise ValueError(
+                "routing.long_prompt.replicas: is empty; name the replicas for long requests, or disable it"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments only: `load` has merged the file, the environment and the command line into them."""
+        return (init_settings,)
+
+
+class _KnownVariables(EnvSettingsSource):
+    """The environment without variables that mean nothing, which are worth a warning and no refusal to start."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        known = _variables()
+        return {name: value for name, value in super()._load_env_vars().items() if name.upper() in known}
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the configuration.
+
+    Args:
+        path: a YAML file; None for none.
+        overrides: what the command line says, nested as the file is; it wins over the environment and the file.
+            Replicas are added to those of the file, or replace the one of the same name.
+
+    Raises:
+        ConfigError: with the place, the value and the remedy.
+    """
+    values = _read_yaml(path) if path is not None else {}
+    try:
+        values = _merge(_merge(values, _KnownVariables(Settings)()), _with_replicas(values, overrides or {}))
+        return Settings(**values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, path)) from None
+    except SettingsError as error:
+        raise ConfigError(f"environment: {error}; lists and mappings are written as JSON") from None
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str | None]]:
+    """`RAMJET_*` variables that mean nothing, each with the known one that is nearest."""
+    known = _variables()
+    for name in environ:
+        if name.startswith(ENV_PREFIX) and name not in known:
+            yield name, next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+
+
+def _variables() -> dict[str, str]:
+    """Every variable that means something, and the key it sets; a whole section may be given as JSON."""
+    names = {}
+    for key in keys():
+        steps = key.split(".")
+        for depth in range(1, len(steps) + 1):
+            names[ENV_PREFIX + "__".join(steps[:depth]).upper()] = ".".join(steps[:depth])
+    return names
+
+
+def keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
+    """Every key of the configuration, dotted; those of one replica are not among them."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from keys(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def descriptions(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, str]:
+    """What every key means, those of a replica under `replicas.`."""
+    meanings: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            meanings |= descriptions(kind, f"{prefix}{name}.")
+        else:
+            meanings[prefix + name] = field.description or ""
+    if model is Settings:
+        meanings |= descriptions(ReplicaSettings, "replicas.")
+    return meanings
+
+
+def dump(settings: Settings) -> str:
+    """The effective configuration as YAML, secrets masked."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _with_replicas(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The overrides with the file's other replicas put back: naming one more is no reason to lose the rest."""
+    given, listed = overrides.get("replicas"), values.get("replicas")
+    if not given or not isinstance(listed, list):
+        return overrides
+    names = {replica["name"] for replica in given}
+    kept = [replica for replica in listed if not (isinstance(replica, dict) and replica.get("name") in names)]
+    return {**overrides, "replicas": [*kept, *given]}
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML says nothing of a key that is given twice; the second would silently win."""
+
+
+def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key} is given twice", key_node.start_mark)
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must be a mapping of keys to values, not a {type(values).__name__}")
+    unknown = [str(key) for key in values if not isinstance(key, str)]
+    if unknown:
+        raise ConfigError(f"{path}: {unknown[0]}: keys are words; put it in quotes")
+    return values
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    """One line for each fault: where it is, what was given, what would be right."""
+    sources = {key: name for name, key in _variables().items() if name in os.environ}
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = ".".join(str(step) for step in fault["loc"])
+        where = next((f"{sources[over]}: " for over in _sections(key) if over in sources), f"{path}: " if path else "")
+        message = fault["msg"].removeprefix("Value error, ")
+        if not key:
+            lines.append(f"{where}{message}")
+        elif fault["type"] == "extra_forbidden":
+            lines.append(f"{where}{key}: no such key{_nearest(key)}")
+        else:
+            shown = "nothing" if fault["type"] == "missing" else _shown(key, fault["input"])
+            lines.append(f"{where}{key}: {shown} given: {message[:1].lower()}{message[1:]}{_meaning(key)}")
+    return "\n".join(lines)
+
+
+def _shown(key: str, value: object) -> str:
+    return "***" if key == "secret" else re.sub(r"//[^/@]*@", "//***@", repr(value))
+
+
+def _sections(key: str) -> Iterator[str]:
+    steps = key.split(".")
+    return (".".join(steps[:depth]) for depth in range(len(steps), 0, -1))
+
+
+def _plain(key: str) -> str:
+    return ".".join(step for step in key.split(".") if not step.isdigit())
+
+
+def _meaning(key: str) -> str:
+    meanings = descriptions()
+    return f" ({meanings[_plain(key)]})" if _plain(key) in meanings else ""
+
+
+def _nearest(key: str) -> str:
+    known = descriptions()
+    near = difflib.get_close_matches(_plain(key), [*known, *(over for name in known for over in _sections(name))], n=1)
+    return f"; did you mean {near[0]}?" if near else "; config/ramjet.yaml shows all keys"

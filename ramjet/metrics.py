@@ -1,0 +1,173 @@
+"""Prometheus metrics, made from records and from the router's own state; labels are bounded whatever clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from ramjet.core.prompt import ENDPOINTS
+from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
+from ramjet.core.route import REASONS
+
+if TYPE_CHECKING:
+    from ramjet.core.router import Router
+
+ENDPOINT_NAMES = (*ENDPOINTS.values(), "other")
+NO_REPLICA = "none"
+"""The label of requests that no replica got."""
+
+# A warm turn takes a second, a cold one a minute, a held one longer: 300 s is where patience ends.
+_TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300)
+_DURATION_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1_800)
+_TOKEN_BUCKETS = (256, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 100_000, 150_000, 200_000, 300_000, 500_000)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """All metrics of one process, in a registry of their own. Probes are counted as requests and nowhere else."""
+
+    def __init__(self, replicas: Iterable[str] = ()) -> None:
+        self.registry = CollectorRegistry()
+        own = self.registry
+        self.requests = Counter(
+            "ramjet_requests", "Requests by how they ended.", ["replica", "endpoint", "outcome"], registry=own
+        )
+        self.ttft = Histogram(
+            "ramjet_ttft_seconds",
+            "Request received to first generated token, streams only.",
+            ["replica", "size_class", "temperature"],
+            buckets=_TTFT_BUCKETS,
+            registry=own,
+        )
+        self.duration = Histogram(
+            "ramjet_duration_seconds",
+            "Request received to the end of its answer.",
+            ["replica", "endpoint"],
+            buckets=_DURATION_BUCKETS,
+            registry=own,
+        )
+        self.prompt_tokens = Counter(
+            "ramjet_prompt_tokens", "Prompt tokens that engines reported.", ["replica"], registry=own
+        )
+        self.cached_tokens = Counter(
+            "ramjet_cached_tokens", "Prompt tokens that engines reused.", ["replica"], registry=own
+        )
+        self.matched_tokens = Counter(
+            "ramjet_matched_tokens", "Prompt tokens believed reusable when sent.", ["replica"], registry=own
+        )
+        self.completion_tokens = Counter(
+            "ramjet_completion_tokens", "Tokens that engines generated.", ["replica"], registry=own
+        )
+        self.usage_unknown = Counter(
+            "ramjet_usage_unknown", "Answered prompts whose cached tokens were not reported.", ["replica"], registry=own
+        )
+        self.turns = Counter(
+            "ramjet_turns",
+            "Answered turns by how much of what could be reused was.",
+            ["size_class", "temperature"],
+            registry=own,
+        )
+        self.decisions = Counter(
+            "ramjet_decisions", "Placements by why they went there.", ["replica", "reason"], registry=own
+        )
+        self.in_flight = Gauge(
+            "ramjet_in_flight", "Requests sent to the replica and unfinished.", ["replica"], registry=own
+        )
+        self.held = Gauge("ramjet_held", "Requests waiting in Ramjet because no replica has room.", registry=own)
+        self.up = Gauge("ramjet_replica_up", "Whether the replica is believed to serve.", ["replica"], registry=own)
+        self.resident = Gauge(
+            "ramjet_resident_tokens", "Tokens the replica is believed to hold.", ["replica"], registry=own
+        )
+        self.prompt_size = Histogram(
+            "ramjet_prompt_tokens", "Prompts by their tokens.", buckets=(*_TOKEN_BUCKETS, 1_000_000), registry=None
+        )
+        self.registry.register(_Undescribed(self.prompt_size))
+        for name in replicas:
+            self._prepare(name)
+        for endpoint in ENDPOINT_NAMES:
+            for outcome in OUTCOMES:
+                self.requests.labels(NO_REPLICA, endpoint, outcome)
+        for size in SIZE_CLASSES:
+            for temperature in TEMPERATURES:
+                self.turns.labels(size, temperature)
+
+    def watch(self, router: Router) -> None:
+        """Read gauges from the router's own state whenever they are scraped; nothing is counted twice or reset."""
+        for replica in router.fleet:
+            name = replica.name
+            self.in_flight.labels(name).set_function(partial(lambda each: each.in_flight, replica))
+            self.up.labels(name).set_function(partial(lambda each: each.up, replica))
+            self.resident.labels(name).set_function(partial(router.resident_tokens, name))
+
+    def observe(self, record: Record) -> None:
+        """Count one finished request."""
+        replica, usage = record.replica or NO_REPLICA, record.usage
+        self.requests.labels(replica, record.endpoint, record.outcome).inc()
+        if record.replica is None:
+            return
+        self.decisions.labels(replica, record.reason).inc()
+        self.duration.labels(replica, record.endpoint).observe(record.duration_s)
+        if record.probe or record.turn is None or record.outcome != "ok":
+            return
+        self.turns.labels(record.size_class, record.temperature).inc()
+        if record.ttft_s is not None:
+            self.ttft.labels(replica, record.size_class, record.temperature).observe(record.ttft_s)
+        if record.matched_tokens:
+            self.matched_tokens.labels(replica).inc(record.matched_tokens)
+        if usage.completion_tokens:
+            self.completion_tokens.labels(replica).inc(usage.completion_tokens)
+        if usage.prompt_tokens is not None:
+            self.prompt_tokens.labels(replica).inc(usage.prompt_tokens)
+            self.prompt_size.observe(usage.prompt_tokens)
+        if usage.cached_tokens is None:
+            self.usage_unknown.labels(replica).inc()
+        else:
+            self.cached_tokens.labels(replica).inc(usage.cached_tokens)
+
+    def render(self) -> bytes:
+        """The scrape, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _prepare(self, replica: str) -> None:
+        """Make every series of a replica, so that 0 and "not exported" differ from the first scrape on."""
+        for endpoint in ENDPOINT_NAMES:
+            self.duration.labels(replica, endpoint)
+            for outcome in OUTCOMES:
+                self.requests.labels(replica, endpoint, outcome)
+        for size in SIZE_CLASSES:
+            for temperature in TEMPERATURES:
+                self.ttft.labels(replica, size, temperature)
+        for reason in REASONS:
+            self.decisions.labels(replica, reason)
+        for family in (
+            self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
+            self.in_flight, self.resident, self.up,
+        ):  # fmt: skip
+            family.labels(replica)
+
+
+class _Undescribed:
+    """A metric that does not tell the registry its name.
+
+    The counter `ramjet_prompt_tokens_total` and the histogram `ramjet_prompt_tokens` are two names in the text format,
+    and one to the registry, which would refuse the second.
+    """
+
+    def __init__(self, metric: Histogram) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        """The metric's samples."""
+        return self._metric.collect()

@@ -1,0 +1,59 @@
+"""Which headers pass, and which belong to one connection only."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from multidict import CIMultiDict, CIMultiDictProxy
+
+# RFC 9110, section 7.6.1, and the old names that are still sent. `Trailer` announces what chunked framing may carry,
+# and the framing is not ours to promise.
+_HOP_BY_HOP = frozenset(
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade")
+)  # fmt: skip
+_OUR_PREFIX = "x-ramjet-"
+_SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}\Z")
+
+REQUEST_ID = "x-request-id"
+PROBE = "x-ramjet-probe"
+
+Headers = CIMultiDict[str] | CIMultiDictProxy[str]
+
+
+def to_replica(headers: Headers, request_id: str, *, plain: bool) -> CIMultiDict[str]:
+    """The request's headers as the replica gets them.
+
+    Args:
+        headers: as the client sent them.
+        request_id: replaces the client's, which may not be sane.
+        plain: do not offer compression, because the answer is to be looked into. Clients accept that always.
+    """
+    dropped = {"host", "content-length", "expect", REQUEST_ID}
+    if plain:
+        dropped.add("accept-encoding")
+    kept = _end_to_end(headers, dropped)
+    kept[REQUEST_ID] = request_id
+    return kept
+
+
+def to_client(headers: Headers, *, keep_length: bool) -> CIMultiDict[str]:
+    """The answer's headers as the client gets them; its length only where its bytes are not touched."""
+    return _end_to_end(headers, {REQUEST_ID} if keep_length else {REQUEST_ID, "content-length"})
+
+
+def request_id_of(headers: Headers) -> str:
+    """The client's request id when it is sane, else a new one."""
+    given = headers.get(REQUEST_ID, "")
+    return given if _SANE_REQUEST_ID.match(given) else uuid.uuid4().hex
+
+
+def _end_to_end(headers: Headers, dropped: set[str]) -> CIMultiDict[str]:
+    named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
+    gone = _HOP_BY_HOP | named | dropped
+    return CIMultiDict(
+        (name, value)
+        for name, value in headers.items()
+        if (lower := name.lower()) not in gone and not lower.startswith(_OUR_PREFIX)
+    )

@@ -1,0 +1,53 @@
+"""`GET /v1/models`, merged over the replicas: a client sees one server with everything that any replica serves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from multidict import CIMultiDict
+
+from ramjet.core.fleet import Fleet
+from ramjet.proxy.upstream import ReplicaFailed, Upstream
+
+_MOST_BYTES = 1 << 20
+
+
+def models_in(body: bytes) -> list[dict[str, Any]]:
+    """The entries of a `/v1/models` answer; none where it is no such list."""
+    try:
+        data = msgspec.json.decode(body)["data"]
+    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
+        return []
+    entries = data if isinstance(data, list) else []
+    return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+
+
+async def merged_models(
+    fleet: Fleet, upstream: Upstream, headers: CIMultiDict[str], timeout_s: float
+) -> tuple[int, bytes]:
+    """Status and body of the merged list; an answer that refuses (a missing key) is passed on where no list came.
+
+    A model that several replicas serve is listed once, as the first of them in the config describes it.
+    """
+    serving = fleet.up or list(fleet)
+    answers = await asyncio.gather(*(_ask(each.url, upstream, headers, timeout_s) for each in serving))
+    merged: dict[str, dict[str, Any]] = {}
+    for status, body in answers:
+        for entry in models_in(body) if status == 200 else ():
+            merged.setdefault(entry["id"], entry)
+    if merged or not answers or any(status == 200 for status, _ in answers):
+        return 200, msgspec.json.encode({"object": "list", "data": list(merged.values())})
+    return next((answer for answer in answers if 400 <= answer[0] < 500), answers[0])
+
+
+async def _ask(url: str, upstream: Upstream, headers: CIMultiDict[str], timeout_s: float) -> tuple[int, bytes]:
+    try:
+        async with asyncio.timeout(timeout_s), upstream.send("GET", f"{url}/v1/models", headers, None) as answer:
+            return answer.status, await answer.content.read(_MOST_BYTES)
+    except (ReplicaFailed, TimeoutError):
+        return (
+            502,
+            b'{"error":{"message":"the replica did not answer","type":"api_error","code":"replica_unreachable"}}',
+        )

@@ -1,0 +1,75 @@
+"""The listener that clients connect to: aiohttp's server, with its defaults undone, and Ramjet's own two paths.
+
+Left alone it would refuse bodies above 1 MiB, decode compressed ones, and let a handler run on after its client left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from ramjet.core.fleet import Fleet
+from ramjet.proxy import headers
+from ramjet.proxy.handler import Handler
+from ramjet.proxy.models import merged_models
+from ramjet.proxy.upstream import Upstream
+
+_READ_BUFFER_BYTES = 1 << 20
+_MODELS_TIMEOUT_S = 5.0
+
+Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def health_body(fleet: Fleet, *, draining: bool) -> tuple[int, bytes]:
+    """Status and body of Ramjet's own health: 200 while some replica can serve, 503 when none can or it is stopping."""
+    status = "draining" if draining else fleet.status
+    replicas = {
+        each.name: {
+            "state": "draining" if each.draining else "up" if each.up else "down",
+            "in_flight": each.in_flight,
+            "error": each.last_error,
+        }
+        for each in fleet
+    }
+    return 503 if status in {"down", "draining"} else 200, msgspec.json.encode({"status": status, "replicas": replicas})
+
+
+def proxy_app(handler: Handler, fleet: Fleet, upstream: Upstream) -> web.Application:
+    """The application that clients talk to."""
+
+    async def dispatch(request: web.Request) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0]
+        if request.method == "GET" and path == "/health":
+            status, body = health_body(fleet, draining=handler.draining)
+            return _json(status, body)
+        if request.method == "GET" and path.rstrip("/") == "/v1/models":
+            given = headers.to_replica(request.headers, headers.request_id_of(request.headers), plain=True)
+            return _json(*await merged_models(fleet, upstream, given, _MODELS_TIMEOUT_S))
+        return await handler.handle(request)
+
+    # Every path goes through one handler; there is no resource to look up, and no route that could be forgotten.
+    app = web.Application(client_max_size=0)
+    app.router.add_route("*", "/{path:.*}", dispatch)
+    return app
+
+
+def runner(app: web.Application, *, header_bytes: int) -> web.AppRunner:
+    """The application's server, on no address yet."""
+    return web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        handler_cancellation=True,
+        auto_decompress=False,
+        read_bufsize=_READ_BUFFER_BYTES,
+        max_line_size=header_bytes,
+        max_field_size=header_bytes,
+        keepalive_timeout=75.0,
+        shutdown_timeout=1.0,
+    )
+
+
+def _json(status: int, body: bytes) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json")

@@ -1,0 +1,1 @@
+"""The edge that watches the world and tells the router what changed."""
