@@ -175,9 +175,7 @@ class AgainstASet(RuleBasedStateMachine):
         before = self.cache.tokens
         assert self.cache.evict_one()
         assert self.cache.tokens < before
-        self.model = {
-            known for known in self.model if self.cache.match(prompt(*known)).depth == len(known)
-        }
+        self.model = {known for known in self.model if self.cache.match(prompt(*known)).depth == len(known)}
 
     @invariant()
     def every_token_is_counted_once(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ USAGE = {"prompt_tokens": 951, "completion_tokens": 3, "prompt_tokens_details": 
 ASKED_USAGE = {"id": "c", "choices": [], "usage": USAGE}
 SEEN = Usage(prompt_tokens=951, cached_tokens=896, completion_tokens=3)
 
-CHAT = sse(chunk(role="assistant", content=""), chunk(content="héllo 汉字"), chunk(content='"usage": "error"'), ASKED_USAGE)
+CHAT = sse(
+    chunk(role="assistant", content=""), chunk(content="héllo 汉字"), chunk(content='"usage": "error"'), ASKED_USAGE
+)
 SHAPES = {
     "chat": (CHAT, SEEN),
     "chat with CRLF": (CHAT.replace(b"\n", b"\r\n"), SEEN),
@@ -199,7 +202,7 @@ def test_a_line_longer_than_any_sane_one_is_passed_on_and_what_follows_is_read()
 def test_an_answer_in_one_piece_is_read_at_its_end(cuts: list[int]) -> None:
     body = json.dumps({"choices": [{"message": {"content": "hi"}}], "usage": USAGE}).encode()
     observer, edges = JsonObserver(), [0, *sorted(cut % len(body) for cut in cuts), len(body)]
-    out = b"".join(observer.feed(body[start:end], 0) for start, end in zip(edges, edges[1:], strict=False))
+    out = b"".join(observer.feed(body[start:end], 0) for start, end in pairwise(edges))
 
     observer.close()
 

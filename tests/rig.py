@@ -1,0 +1,137 @@
+"""What tests of the edges stand on: a Ramjet on free loopback ports, and an engine that takes no time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from aiohttp import web
+
+from ramjet.app import Running, running
+from ramjet.config import Settings, load
+from ramjet.core.record import Record
+from ramjet.core.router import Router
+
+
+@dataclass(slots=True, eq=False)
+class Front:
+    """A Ramjet under test, and the records of what it served."""
+
+    url: str
+    admin_url: str
+    running: Running
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def router(self) -> Router:
+        """The router itself, to look into its ledger."""
+        return self.running.router
+
+    @property
+    def in_flight(self) -> dict[str, int]:
+        """Requests in flight by replica."""
+        return {each.name: each.in_flight for each in self.router.fleet}
+
+    def record(self, request_id: str) -> Record:
+        """The record of one request."""
+        return next(record for record in self.records if record.request_id == request_id)
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way any more."""
+        async with asyncio.timeout(20):
+            await self.running.handler.idle.wait()
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels, from a scrape."""
+        async with httpx.AsyncClient() as client:
+            text = (await client.get(f"{self.admin_url}/metrics")).text
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if all(each in line for each in wanted))
+
+
+@contextlib.asynccontextmanager
+async def ramjet(
+    replicas: Mapping[str, str | dict[str, Any]], *, watch: bool = False, **overrides: Any
+) -> AsyncIterator[Front]:
+    """A Ramjet in front of replicas, given by name and URL (or settings); `overrides` are sections of the config."""
+    settings = settings_for(replicas, **overrides)
+    records: list[Record] = []
+    async with running(settings, watch=watch, on_record=records.append) as ready:
+        yield Front(ready.url, ready.admin_url, ready, records)
+
+
+def settings_for(replicas: Mapping[str, str | dict[str, Any]], **overrides: Any) -> Settings:
+    """A configuration on free loopback ports, with a secret of its own and little patience when it stops."""
+    listed = [{"name": name, **({"url": each} if isinstance(each, str) else each)} for name, each in replicas.items()]
+    limits = {"drain_s": 0.5, **overrides.pop("limits", {})}
+    base = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "secret": "a test's", "replicas": listed, "limits": limits}
+    return load(None, {**base, **overrides})
+
+
+@contextlib.asynccontextmanager
+async def quick_engine(answer_s: float = 0.001) -> AsyncIterator[QuickEngine]:
+    """An engine without a model: it answers after `answer_s` and remembers every prompt it has seen."""
+    engine = QuickEngine(answer_s)
+    runner = web.AppRunner(engine.app(), access_log=None, shutdown_timeout=0.05, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield engine
+    finally:
+        await runner.cleanup()
+
+
+class QuickEngine:
+    """Four characters are a token; what a prompt shares with an earlier one, message by message, is cached."""
+
+    def __init__(self, answer_s: float) -> None:
+        self.answer_s = answer_s
+        self.url = ""
+        self.bodies: list[bytes] = []
+        self.keep_bodies = False
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self._seen: set[int] = set()
+
+    def app(self) -> web.Application:
+        """Its HTTP server."""
+        app = web.Application(client_max_size=1 << 28)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/health", self._health)
+        return app
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            raw = await request.read()
+            if self.keep_bodies:
+                self.bodies.append(raw)
+            body = json.loads(raw)
+            pieces = [json.dumps(body.get("tools")), *(json.dumps(message) for message in body["messages"])]
+            cached = total = chain = 0
+            for piece in pieces:
+                chain = hash((chain, piece))
+                total += len(piece) // 4
+                cached = total if chain in self._seen else cached
+                self._seen.add(chain)
+            await asyncio.sleep(self.answer_s)
+        finally:
+            self.in_flight -= 1
+        usage = {"prompt_tokens": total, "completion_tokens": 1, "total_tokens": total + 1,
+                 "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}
+        return web.json_response(
+            {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+        )
