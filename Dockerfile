@@ -28,6 +28,7 @@ COPY --from=build /opt/ramjet /opt/ramjet
 # publish it on a loopback or private address only, it knows no passwords.
 ENV PATH=/opt/ramjet/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
+    STATE_DIRECTORY=/var/lib/ramjet \
     RAMJET_LISTEN=0.0.0.0:8000 \
     RAMJET_ADMIN=0.0.0.0:9090
 EXPOSE 8000 9090

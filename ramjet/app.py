@@ -109,6 +109,7 @@ async def running(
     secret = settings.secret.get_secret_value() if settings.secret is not None else kept_secret()
     options = Options(
         body_bytes=limits.body_bytes,
+        header_bytes=limits.header_bytes,
         first_byte_s=limits.first_byte_s,
         gap_s=limits.gap_s,
         allow_engine_admin=settings.allow_engine_admin,

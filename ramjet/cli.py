@@ -55,14 +55,17 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
       RAMJET_ROUTING__LONG_PROMPT__ENABLED=true ramjet serve --config ramjet.yaml --print-config
     """
     settings = _load(path, _overrides(**options))
+    unknown = list(unknown_variables())
     if print_config:
+        for name, nearest in unknown:
+            click.echo(f"warning: {name} means nothing; the nearest known is {nearest}", err=True)
         click.echo(dump(settings), nl=False)
         return
     if not settings.replicas:
         raise click.ClickException("no replicas: name one with --replica NAME=URL, or list them in the config file")
     logs.configure(settings.log.format, settings.log.level)
     log = structlog.get_logger()
-    for name, nearest in unknown_variables():
+    for name, nearest in unknown:
         log.warning("unknown_variable", variable=name, nearest=nearest)
     try:
         uvloop.run(serve(settings))

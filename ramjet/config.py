@@ -137,7 +137,7 @@ class BeliefSettings(_Part):
     """What Ramjet remembers of prompts: hashes, never text."""
 
     memory_mb: Annotated[int, Field(ge=8)] = Field(
-        default=256, description="MiB for all of it, one bound for the process; about 2 KB a conversation of 50 KB"
+        default=256, description="MiB for all of it, one bound for the process; about 2.5 KB a conversation of 50 KB"
     )
     horizon_s: Seconds = Field(
         default=3_600.0, description="s after which a replica is no longer believed to hold a prompt"
@@ -149,7 +149,7 @@ class LimitSettings(_Part):
 
     body_bytes: Annotated[int, Field(gt=0)] = Field(default=64 << 20, description="largest request body; beyond it 413")
     header_bytes: Annotated[int, Field(ge=4096)] = Field(
-        default=64 << 10, description="largest request header; beyond it 400"
+        default=64 << 10, description="all of a request's headers; beyond it 431"
     )
     connect_s: Seconds = Field(default=5.0, description="s to connect to a replica")
     first_byte_s: Seconds = Field(
@@ -207,7 +207,7 @@ class Settings(BaseSettings):
     allow_engine_admin: bool = Field(
         default=False, description="let clients reach the engines' own administration (flush, weights, profiling)"
     )
-    secret: SecretStr | None = Field(
+    secret: Annotated[SecretStr, Field(min_length=8)] | None = Field(
         default=None,
         description="seeds all hashes, the same on every Ramjet of a deployment; null = made once and kept",
     )
@@ -247,7 +247,7 @@ class Settings(BaseSettings):
         return (init_settings,)
 
 
-class _KnownVariables(EnvSettingsSource):
+class Environment(EnvSettingsSource):
     """The environment without variables that mean nothing, which are worth a warning and no refusal to start."""
 
     def _load_env_vars(self) -> Mapping[str, str | None]:
@@ -268,7 +268,8 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     """
     values = _read_yaml(path) if path is not None else {}
     try:
-        values = _merge(_merge(values, _KnownVariables(Settings)()), _with_replicas(values, overrides or {}))
+        values = _merge(values, Environment(Settings)())
+        values = _merge(values, _with_replicas(values, overrides or {}))
         return Settings(**values)
     except ValidationError as error:
         raise ConfigError(_explain(error, path)) from None
@@ -332,7 +333,7 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_replicas(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overrides with the file's other replicas put back: naming one more is no reason to lose the rest."""
+    """The overrides with the other replicas put back: naming one more is no reason to lose the rest."""
     given, listed = overrides.get("replicas"), values.get("replicas")
     if not given or not isinstance(listed, list):
         return overrides

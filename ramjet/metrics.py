@@ -36,7 +36,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """All metrics of one process, in a registry of their own. Probes are counted as requests and nowhere else."""
+    """All metrics of one process, in a registry of their own. Probes count as requests and as nothing else."""
 
     def __init__(self, replicas: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -115,11 +115,11 @@ class Metrics:
         """Count one finished request."""
         replica, usage = record.replica or NO_REPLICA, record.usage
         self.requests.labels(replica, record.endpoint, record.outcome).inc()
-        if record.replica is None:
+        if record.replica is None or record.probe:
             return
         self.decisions.labels(replica, record.reason).inc()
         self.duration.labels(replica, record.endpoint).observe(record.duration_s)
-        if record.probe or record.turn is None or record.outcome != "ok":
+        if record.turn is None or record.outcome != "ok":
             return
         self.turns.labels(record.size_class, record.temperature).inc()
         if record.ttft_s is not None:

@@ -82,10 +82,15 @@ class ScriptedEngine:
     idle_s: float | None = None
     """Seconds after which it closes an unused connection; None for never."""
 
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         connection = Connection(reader, writer)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+        try:
             while True:
                 async with asyncio.timeout(self.idle_s):
                     head = await reader.readuntil(b"\r\n\r\n")
@@ -95,7 +100,18 @@ class ScriptedEngine:
                 await self.script(connection, request)
                 if writer.is_closing():
                     break
+        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+            pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        self._tasks.discard(task)
         writer.close()
+
+    async def close(self) -> None:
+        """End what its scripts still do."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def _read(head: bytes, reader: asyncio.StreamReader) -> Seen:
@@ -130,6 +146,7 @@ async def scripted_engine(script: Script = answer_ok, *, idle_s: float | None = 
         yield engine
     finally:
         server.close()
+        await engine.close()
 
 
 def dead_url() -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from ramjet import config
 from ramjet.metrics import Metrics
@@ -33,19 +33,10 @@ Labels = dict[str, frozenset[str]]
 
 
 def exported() -> Labels:
-    """Names as a scrape shows them, which is not how the client library files them; labels from its collectors."""
-    registry = Metrics(["a", "b"]).registry
-    labels: Labels = {}
-    for line in generate_latest(registry).decode().splitlines():
-        if not line.startswith("# TYPE "):
-            continue
-        _, _, name, kind = line.split()
-        names = frozenset(getattr(registry._names_to_collectors[name], "_labelnames", ()))
-        if kind == "histogram":
-            labels |= {f"{name}_bucket": names | {"le"}, f"{name}_sum": names, f"{name}_count": names}
-        else:
-            labels[name] = names
-    return labels
+    """What a scrape shows of a Ramjet that has served nothing yet: every series is there from the start."""
+    scrape = Metrics(["a", "b"]).render().decode()
+    families = text_string_to_metric_families(scrape)
+    return {sample.name: frozenset(sample.labels) for family in families for sample in family.samples}
 
 
 # --- PromQL, as much of it as tells metrics and labels from everything else ------------------------------------------
@@ -284,7 +275,7 @@ def test_compose_matches_its_schema() -> None:
 
 def test_shipped_config_loads() -> None:
     """The config that compose mounts is one Ramjet starts with, and names the replicas that compose starts."""
-    settings = config.load(DEPLOY / "ramjet.yaml", {})
+    settings = config.load(DEPLOY / "ramjet.yaml")
     services = compose()["services"]
     assert len(settings.replicas) == 2
     for replica in settings.replicas:
@@ -306,6 +297,7 @@ def test_image_unit_and_compose_name_one_config_and_one_state() -> None:
     assert "command" not in compose()["services"]["ramjet"]
 
     assert unit()["ExecStart"].split(maxsplit=1)[1] == f"serve --config {CONFIG}"
+    assert f"STATE_DIRECTORY={STATE}" in instructions["ENV"]
     assert f"/var/lib/{unit()['StateDirectory']}" == STATE
 
 
@@ -352,7 +344,7 @@ def test_replicas_share_no_memory_and_no_gpu() -> None:
 
 def test_stopping_leaves_time_to_drain() -> None:
     """systemd and compose wait longer for Ramjet than Ramjet waits for its last requests."""
-    drain = 600
+    drain = config.load(DEPLOY / "ramjet.yaml").limits.drain_s
     assert int(unit()["TimeoutStopSec"]) > drain
     grace = re.fullmatch(r"(\d+)m(\d+)s", compose()["services"]["ramjet"]["stop_grace_period"])
     assert grace

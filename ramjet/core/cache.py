@@ -109,6 +109,11 @@ class PrefixCache:
         """When the least recently used run was touched; None for an empty cache."""
         return next(iter(self._order)).touched_at if self._order else None
 
+    @property
+    def oldest_is_held(self) -> bool:
+        """Whether somebody holds the least recently used run."""
+        return bool(self._order) and next(iter(self._order)).holders > 0
+
     def match(self, blocks: Blocks) -> Match:
         """Find the longest prefix of the prompt that is held. Looking changes nothing, not even the order of use."""
         hashes, depth, last = blocks.hashes, 0, None

@@ -138,20 +138,22 @@ class Conversations:
         self._seen(conversation, now)
         return conversation
 
-    def settle(self, conversation: Conversation, replica: str) -> None:
-        """Make a replica the conversation's home."""
+    def settle(self, conversation: Conversation, replica: str | None) -> None:
+        """Make a replica the home of a living conversation."""
         if conversation.home is not None:
             self.living_at[conversation.home] -= 1
         conversation.home = replica
-        self.living_at[replica] += 1
+        if replica is not None:
+            self.living_at[replica] += 1
 
     def finish(self, conversation: Conversation, now: float) -> None:
         """A turn has ended."""
         conversation.running -= 1
         self._seen(conversation, now)
 
-    def withdraw(self, conversation: Conversation, blocks: Blocks, sighting: Sighting) -> None:
-        """Take back a turn that no replica ever read, unless others have built on it since."""
+    def withdraw(self, conversation: Conversation, blocks: Blocks, sighting: Sighting, home: str | None) -> None:
+        """Take back a turn that no replica ever read, unless others have built on it since; `home` is as before."""
+        self.settle(conversation, home)
         tail = conversation.tail
         self._hold(conversation, None)
         conversation.turn -= 1
@@ -208,4 +210,6 @@ def _branch(blocks: Blocks, head: int, parent: Conversation | None) -> Conversat
     first = blocks.hashes[head - 1] if head else 0
     if parent is None:
         return Conversation(id=first, head=first)
-    return Conversation(id=blocks.hashes[-1], head=parent.head, turn=parent.turn, home=parent.home)
+    # The opening alone, sent again after the conversation went on, opens it anew.
+    turn = parent.turn if len(blocks) > head else 0
+    return Conversation(id=blocks.hashes[-1], head=parent.head, turn=turn, home=parent.home)

@@ -15,6 +15,7 @@ TEMPERATURES = ("first", "warm", "partial", "cold", "unknown")
 OUTCOMES = (
     "ok",
     "client_disconnect",
+    "client_stall",
     "upstream_connect",
     "upstream_reset",
     "upstream_stall",
@@ -34,7 +35,7 @@ COLD_RATIO = 0.5
 
 
 def size_class(prompt_tokens: int) -> str:
-    """The seed's classes: ordinary prompts end at 8,000 tokens, long ones begin at 150,000."""
+    """The seed's classes: ordinary prompts begin at 8,000 tokens, long ones at 150,000."""
     return SIZE_CLASSES[(prompt_tokens >= 8_000) + (prompt_tokens >= 150_000)]
 
 
@@ -60,10 +61,12 @@ class Record:
     matched_tokens: int | None = None
     """What was believed to be reusable at the chosen replica."""
     reusable_tokens: int | None = None
-    """The longest prefix the prompt shares with any earlier turn: what an endless cache would have reused."""
+    """The longest prefix the prompt shares with any earlier turn, volatile lines not counted as a difference."""
     usage: Usage = Usage()
     moved: bool = False
     """Whether the conversation's last turn went to another replica."""
+    prefix_changed: bool = False
+    """Whether the client altered the head, so that no replica could reuse what follows."""
     held_s: float = 0.0
     ttft_s: float | None = None
     """From the request's arrival to the first generated token; None where the answer was not a stream."""
@@ -103,6 +106,8 @@ class Record:
         """What made a cold turn cold; None for a turn that was not."""
         if not self.cold:
             return None
+        if self.prefix_changed:
+            return "prefix_changed"
         return "moved" if self.moved else "unknown"
 
     def log_fields(self) -> dict[str, object]:

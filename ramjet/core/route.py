@@ -133,7 +133,7 @@ def decide(
     unruled = _rank(ask, everybody, costs)
     ranked = _rank(ask, allowed, costs) if refused else unruled
     if reason is None or (not reason.endswith("_spill") and ranked[0].candidate is unruled[0].candidate):
-        reason = _reason(ask, ranked)
+        reason = _reason(ask, ranked[0].candidate, everybody)
     return Decision(ranked, reason, refused)
 
 
@@ -151,7 +151,7 @@ def _apply(
             reason = spill if spill in REASONS else reason
             continue
         if len(left) < len(allowed):
-            reason = rule.name
+            reason = reason or rule.name
             refused |= {replica: why for replica, why in answers.items() if why is not None}
             allowed = left
     return allowed, refused, reason
@@ -166,7 +166,12 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
     limit = scored[0].total_s + max(TIE_S, TIE_RATIO * scored[0].total_s)
     tied = sum(each.total_s <= limit for each in scored)
     scored[:tied] = sorted(
-        scored[:tied], key=lambda each: (-each.candidate.own_tokens, -rendezvous(ask, each.candidate))
+        scored[:tied],
+        key=lambda each: (
+            -each.candidate.own_tokens,
+            each.candidate.replica != ask.home,
+            -rendezvous(ask, each.candidate),
+        ),
     )
     return tuple(scored)
 
@@ -176,10 +181,9 @@ def rendezvous(ask: Ask, candidate: Candidate) -> int:
     return xxhash.xxh3_64_intdigest(candidate.identity.encode(), seed=ask.conversation)
 
 
-def _reason(ask: Ask, ranked: Sequence[Scored]) -> str:
-    chosen = ranked[0].candidate
-    most = max(each.candidate.matched_tokens for each in ranked)
-    if len(ranked) == 1:
+def _reason(ask: Ask, chosen: Candidate, everybody: Sequence[Candidate]) -> str:
+    most = max(each.matched_tokens for each in everybody)
+    if len(everybody) == 1:
         return "only"
     if not ask.has_prompt:
         return "no_prompt"

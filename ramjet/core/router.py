@@ -198,9 +198,9 @@ class Router:
             elif was_open:
                 self._unread(visit, lease)
             if not was_read and conversation is not None and visit.identity is not None and visit.sighting is not None:
-                self.conversations.withdraw(conversation, visit.identity, visit.sighting)
+                self.conversations.withdraw(conversation, visit.identity, visit.sighting, visit.home_before)
         elif conversation is not None and visit.identity is not None and visit.sighting is not None:
-            self.conversations.withdraw(conversation, visit.identity, visit.sighting)
+            self.conversations.withdraw(conversation, visit.identity, visit.sighting, visit.home_before)
         if conversation is not None:
             self.conversations.finish(conversation, now)
         return self._record(visit, now, outcome, status, usage)
@@ -321,6 +321,7 @@ class Router:
             matched_tokens=None if lease is None or visit.usable is None else lease.scored.candidate.matched_tokens,
             reusable_tokens=reusable,
             usage=usage,
+            prefix_changed=visit.usable is not visit.identity and _much_less(lease, reusable),
             moved=lease is not None and visit.home_before not in (None, lease.replica.name),
             ttft_s=None if visit.first_token_at is None else visit.first_token_at - visit.arrived_at,
             duration_s=now - visit.arrived_at,
@@ -341,7 +342,14 @@ class Router:
     def _forget_something(self) -> bool:
         caches = [self.conversations.history, *(belief.cache for belief in self.beliefs.values())]
         oldest = min(caches, key=lambda cache: math.inf if cache.oldest_at is None else cache.oldest_at)
-        return oldest.evict_one() or (self.conversations.forget_oldest() and oldest.evict_one())
+        if oldest.oldest_is_held:
+            self.conversations.forget_oldest()
+        return oldest.evict_one()
+
+
+def _much_less(lease: Lease | None, reusable: int | None) -> bool:
+    """Whether the replica was believed to hold less than half of what the conversation has in common with its past."""
+    return lease is not None and reusable is not None and lease.scored.candidate.matched_tokens < reusable / 2
 
 
 def _in_tokens(chain: Chain, known: Conversation | None, bytes_per_token: float) -> tuple[Blocks, int]:

@@ -30,7 +30,7 @@ Ramjet is in front of {count} simulated replicas. Try:
   curl -s {url}/health                         the replicas' state
   ramjet demo --traffic                                agent conversations and a live table
 
-Every request is one log line below. Ctrl-C ends it.
+{below} Ctrl-C ends it.
 """
 
 
@@ -55,7 +55,8 @@ async def demo(settings: Settings, *, count: int, speed: float, traffic: bool) -
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        click.echo(_NEXT.format(count=count, url=ramjet.url, admin=ramjet.admin_url), err=True)
+        below = "Eight agents are at work:" if traffic else "Every request is one log line below."
+        click.echo(_NEXT.format(count=count, url=ramjet.url, admin=ramjet.admin_url, below=below), err=True)
         if traffic:
             async with asyncio.TaskGroup() as tasks:
                 driving = tasks.create_task(_traffic(ramjet, stop))

@@ -17,6 +17,7 @@ class Refusal:
     code: str
 
 
+HEADERS_TOO_LARGE = Refusal("refused", 431, "invalid_request_error", "headers_too_large")
 TOO_LARGE = Refusal("refused", 413, "invalid_request_error", "request_too_large")
 FORBIDDEN = Refusal("refused", 403, "permission_error", "engine_admin_path")
 NO_REPLICA = Refusal("no_replica", 503, "api_error", "no_replica")

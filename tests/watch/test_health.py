@@ -1,0 +1,140 @@
+"""Health: it neither flaps nor lies, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import httpx
+
+from ramjet.core.fleet import Replica, Thresholds
+from tests.rig import Front, ramjet
+from tests.scripted import Connection, Seen, scripted_engine
+
+QUICK = {"interval_s": 0.05, "timeout_s": 0.2}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+class Moody:
+    """An engine whose health answers what a test says, and which counts what else it is asked."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.probes = 0
+        self.models: list[str] = []
+
+    async def __call__(self, connection: Connection, seen: Seen) -> None:
+        if seen.target == "/health":
+            self.probes += 1
+            if self.status:
+                await connection.answer(b"", status=self.status)
+            else:
+                await connection.gone()
+        elif seen.target == "/v1/models":
+            await connection.answer(json.dumps({"data": [{"id": name} for name in self.models]}).encode())
+        else:
+            await connection.answer(b"{}")
+
+
+async def until(front: Front, *, up: bool, within_s: float = 5.0) -> float:
+    """Wait until the only replica is up or down; seconds it took."""
+    started_at = time.monotonic()
+    async with asyncio.timeout(within_s):
+        while next(iter(front.router.fleet)).up is not up:  # noqa: ASYNC110 - a belief has no event
+            await asyncio.sleep(0.005)
+    return time.monotonic() - started_at
+
+
+def test_one_bad_probe_is_noise_and_so_is_one_good_one() -> None:
+    """
+    Down after three in a row, up after two in a row.
+    """
+    replica = Replica("a", "http://a")
+    changes = [
+        replica.probed(error=error) for error in ("x", "x", None, "x", "x", "x", "x", None, "x", None, None, None)
+    ]
+
+    assert [number for number, changed in enumerate(changes) if changed] == [5, 10]
+
+
+def test_a_refused_connection_counts_at_once() -> None:
+    """
+    Nobody listens there: that is no noise.
+    """
+    replica = Replica("a", "http://a")
+
+    assert replica.probed(error="refused", refused=True)
+    assert not replica.up
+    assert not replica.probed(error=None, thresholds=Thresholds(successes=2))
+    assert replica.probed(error=None, thresholds=Thresholds(successes=2))
+
+
+async def test_a_failing_replica_goes_and_comes_back() -> None:
+    """
+    After three bad probes it is down, and new conversations reach it again soon after it has recovered.
+    """
+    engine = Moody()
+    async with scripted_engine(engine) as server, ramjet({"a": server.url}, watch=True, health=QUICK) as front:
+        await asyncio.sleep(0.2)
+        for status in (500, 0):
+            engine.status, before = status, engine.probes
+            await until(front, up=False)
+            assert engine.probes - before >= 3
+            assert await front.metric("ramjet_replica_up", replica="a") == 0
+            engine.status = 200
+            assert await until(front, up=True) < 2
+            async with httpx.AsyncClient() as client:
+                answer = await client.post(f"{front.url}/v1/chat/completions", json=CHAT)
+            assert answer.headers["x-ramjet-reason"] == "only"
+
+
+async def test_when_all_are_down_trying_beats_refusing() -> None:
+    """
+    Health says no, the engine can: the request is served, and the reason says how.
+    """
+    engine = Moody()
+    engine.status = 503
+    async with scripted_engine(engine) as server, ramjet({"a": server.url}, watch=True, health=QUICK) as front:
+        await until(front, up=False)
+        async with httpx.AsyncClient() as client:
+            answer = await client.post(f"{front.url}/v1/chat/completions", json=CHAT)
+            health = await client.get(f"{front.url}/health")
+
+        assert (answer.status_code, answer.headers["x-ramjet-reason"]) == (200, "fail_open")
+        assert (health.status_code, health.json()["replicas"]["a"]["error"]) == (503, "status 503")
+
+
+async def test_a_hung_replica_delays_nobody_elses_probe() -> None:
+    """
+    Each replica is probed in a loop of its own.
+    """
+    hung, fine = Moody(), Moody()
+    hung.status = 0
+    async with scripted_engine(hung) as one, scripted_engine(fine) as two:
+        async with ramjet({"a": one.url, "b": two.url}, watch=True, health={"interval_s": 0.05, "timeout_s": 5}):
+            await asyncio.sleep(0.6)
+
+    assert hung.probes == 1
+    assert fine.probes >= 5
+
+
+async def test_a_model_goes_to_a_replica_that_lists_it() -> None:
+    """
+    An adapter that one replica has loaded is not looked for on the other.
+    """
+    base, both = Moody(), Moody()
+    base.models, both.models = ["base"], ["base", "lora-a"]
+    async with scripted_engine(base) as one, scripted_engine(both) as two:
+        async with ramjet({"a": one.url, "b": two.url}, watch=True, health=QUICK) as front:
+            await asyncio.sleep(0.2)
+            async with httpx.AsyncClient() as client:
+
+                async def went(model: str) -> set[str]:
+                    answers = [await client.post(url, json=CHAT | {"model": model, "seed": n}) for n in range(4)]
+                    return {each.headers["x-ramjet-replica"] for each in answers}
+
+                url = f"{front.url}/v1/chat/completions"
+                assert await went("lora-a") == {"b"}
+                assert len(await went("base")) == 1
+                assert len(await went("nobody-lists-it")) == 1
