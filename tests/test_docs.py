@@ -240,9 +240,7 @@ def test_refusals_are_shown_with_status_and_code() -> None:
     refusals = [value for value in vars(errors).values() if isinstance(value, errors.Refusal)]
     assert refusals
     for refusal in refusals:
-        # Nothing answers with INTERNAL: what fails in Ramjet itself, aiohttp answers.
-        if refusal is not errors.INTERNAL:
-            assert f"{refusal.status}, code `{refusal.code}`" in rows[refusal.outcome][2]
+        assert f"{refusal.status}, code `{refusal.code}`" in rows[refusal.outcome][2]
 
 
 def test_log_line_shown_is_one_that_could_be_written() -> None:

@@ -83,15 +83,16 @@ async def test_sigterm_lets_running_streams_end() -> None:
     The stream is complete, its log line is there, nothing else is let in, and the exit is clean.
     """
     async with scripted_engine(stream) as engine, serving(engine.url) as served:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient() as client, httpx.AsyncClient() as late:
             async with client.stream("POST", f"{served.url}/v1/chat/completions", json=CHAT) as answer:
                 pieces: list[bytes] = []
                 async for piece in answer.aiter_raw():
-                    if not pieces:
-                        served.process.send_signal(signal.SIGTERM)
                     pieces.append(piece)
-            with pytest.raises(httpx.ConnectError):
-                await client.get(f"{served.url}/health", headers={"connection": "close"})
+                    if len(pieces) == 1:
+                        served.process.send_signal(signal.SIGTERM)
+                    if len(pieces) == 4:
+                        with pytest.raises(httpx.ConnectError):
+                            await late.get(f"{served.url}/health")
 
         assert await served.ended() == 0
         assert b"".join(pieces) == TOKEN * 10

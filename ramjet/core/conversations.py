@@ -147,9 +147,12 @@ class Conversations:
             self.living_at[replica] += 1
 
     def finish(self, conversation: Conversation, now: float) -> None:
-        """A turn has ended."""
+        """A turn has ended. A conversation of which no replica has read any turn is not alive."""
         conversation.running -= 1
-        self._seen(conversation, now)
+        if conversation.turn or conversation.running:
+            self._seen(conversation, now)
+        else:
+            self._forget(conversation)
 
     def withdraw(self, conversation: Conversation, blocks: Blocks, sighting: Sighting, home: str | None) -> None:
         """Take back a turn that no replica ever read, unless others have built on it since; `home` is as before."""
