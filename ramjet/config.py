@@ -49,9 +49,9 @@ def replica_url(value: str) -> str:
         port_is_good = parts.port is None or parts.port > 0
     except ValueError:
         port_is_good = False
-    if not port_is_good or parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not port_is_good or parts.scheme not in {"http", "https"} or not parts.hostname or re.search(r"\s", value):
         raise ValueError("write it as http://HOST:PORT, for example http://10.0.0.7:30000")
-    if parts.query or parts.fragment or parts.username or parts.password:
+    if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("leave out user, password, query and fragment")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
 
@@ -272,9 +272,11 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         values = _merge(values, _with_replicas(values, overrides or {}))
         return Settings(**values)
     except ValidationError as error:
-        raise ConfigError(_explain(error, path)) from None
+        raise ConfigError(_explain(error, path, overrides or {})) from None
     except SettingsError as error:
-        raise ConfigError(f"environment: {error}; lists and mappings are written as JSON") from None
+        field = re.search(r'field "(\w+)"', str(error))
+        name = field[1] if field else "environment"
+        raise ConfigError(f"{ENV_PREFIX}{name.upper()}: {name}: is not JSON, as lists and mappings must be") from None
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str | None]]:
@@ -350,6 +352,10 @@ def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[An
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{key}: keys are words; put it in quotes", key_node.start_mark
+            )
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key} is given twice", key_node.start_mark)
         seen.add(key)
@@ -366,24 +372,31 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply to be a configuration") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must be a mapping of keys to values, not a {type(values).__name__}")
-    unknown = [str(key) for key in values if not isinstance(key, str)]
-    if unknown:
-        raise ConfigError(f"{path}: {unknown[0]}: keys are words; put it in quotes")
-    return values
+    # A section whose keys are all commented out says nothing, and that is not an error.
+    return {key: value for key, value in values.items() if value is not None or key not in _sections_of(Settings)}
 
 
-def _explain(error: ValidationError, path: Path | None) -> str:
+def _sections_of(model: type[BaseModel]) -> set[str]:
+    return {
+        name
+        for name, field in model.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+
+
+def _explain(error: ValidationError, path: Path | None, overrides: Mapping[str, Any]) -> str:
     """One line for each fault: where it is, what was given, what would be right."""
-    sources = {key: name for name, key in _variables().items() if name in os.environ}
     lines = []
     for fault in error.errors(include_url=False):
         key = ".".join(str(step) for step in fault["loc"])
-        where = next((f"{sources[over]}: " for over in _sections(key) if over in sources), f"{path}: " if path else "")
         message = fault["msg"].removeprefix("Value error, ")
+        where = _source(key or message.partition(":")[0], path, overrides, contradiction=not key)
         if not key:
             lines.append(f"{where}{message}")
         elif fault["type"] == "extra_forbidden":
@@ -394,8 +407,25 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     return "\n".join(lines)
 
 
+def _source(key: str, path: Path | None, overrides: Mapping[str, Any], *, contradiction: bool) -> str:
+    """Where a faulty value came from: the command line, a variable, or the file.
+
+    What contradicts itself is blamed on a variable of the same section, where there is one: the file was fine before.
+    """
+    given: Any = overrides
+    for step in _plain(key).split("."):
+        given = given.get(step) if isinstance(given, Mapping) else None
+    if given is not None:
+        return "command line: "
+    set_here = {name: variable for variable, name in _variables().items() if variable in os.environ}
+    names = [*_sections(_plain(key))]
+    if contradiction and len(names) > 1:
+        names += [name for name in set_here if name.startswith(f"{names[1]}.")]
+    return next((f"{set_here[name]}: " for name in names if name in set_here), f"{path}: " if path is not None else "")
+
+
 def _shown(key: str, value: object) -> str:
-    return "***" if key == "secret" else re.sub(r"//[^/@]*@", "//***@", repr(value))
+    return "***" if key == "secret" else re.sub(r"(?:(?<=//)|(?<=\A')|(?<=\A\")).*@", "***@", repr(value))
 
 
 def _sections(key: str) -> Iterator[str]:

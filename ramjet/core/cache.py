@@ -183,6 +183,25 @@ class PrefixCache:
             self._remove(child)
         self._cut(node, depth - before)
 
+    def used_depth(self, blocks: Blocks, since: float) -> int:
+        """How many blocks of a prompt somebody has used after a time; whoever did has also used all before them."""
+        tail, depth = self.match(blocks).node, 0
+        for node in tail.path() if tail is not None else ():
+            if node.touched_at > since:
+                depth += len(node.hashes)
+        return min(depth, len(blocks))
+
+    def prune(self, blocks: Blocks, depth: int) -> None:
+        """Forget this prompt beyond its first `depth` blocks, as far as nobody holds it and nothing grew from it."""
+        node = self.match(blocks).node
+        while node is not None and not node.holders and not node.children:
+            above, before = node.parent, _depth_before(node)
+            if before < depth:
+                self._cut(node, min(depth - before, len(node.hashes)))
+                return
+            self._detach(node)
+            node = above
+
     def expire(self, before: float) -> None:
         """Forget what was last used before `before` and nobody holds."""
         for node in list(self._expired(before)):

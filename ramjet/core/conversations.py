@@ -34,13 +34,32 @@ class Conversation:
     """Blocks of its last prompt."""
     depth_before: int = 0
     """Blocks of the prompt before that."""
+    read: int = 0
+    """Its turns that a replica has read or may still read; a branch has none of its parent's."""
     running: int = 0
+    latest: Turn | None = None
+    """Its last turn, while it may still be undone."""
     seen_at: float = 0.0
     prompt_bytes: int = 0
     prompt_tokens: int = 0
     """What its last prompt of `prompt_bytes` took in tokens, by the engine's word; 0 when it has not said."""
     tokens: int = 0
     """Tokens of its last prompt, estimated where the engine has not said."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One turn of a conversation, with what it takes to undo it."""
+
+    conversation: Conversation
+    blocks: Blocks
+    known_depth: int
+    """Blocks that were known before it."""
+    owner_before: object
+    home_before: str | None
+    tail_before: Node | None
+    depth_before: int
+    depth_before_that: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +112,16 @@ class Conversations:
         """
         match = self.history.match(blocks)
         owner = match.node.owner if match.node is not None else None
-        if not isinstance(owner, Conversation) or match.depth < min(head, len(blocks)):
+        if not isinstance(owner, Conversation):
             return Sighting(match, None)
-        extends = match.depth >= owner.depth
-        # The last turn sent again, or with another ending: the same conversation, unless that turn is still running.
-        edits = match.depth >= owner.depth_before and not owner.running
-        if match.node is owner.tail and (extends or edits):
-            return Sighting(match, owner)
-        return Sighting(match, None, owner)
+        opens_alike = match.depth >= head
+        if match.node is not None and owner.tail is not None and match.node in owner.tail.path():
+            extends = match.depth >= owner.depth
+            # The last turn sent again, or with another ending, unless that turn is still running.
+            edits = opens_alike and match.depth >= owner.depth_before and not owner.running
+            if extends or edits:
+                return Sighting(match, owner)
+        return Sighting(match, None, owner if opens_alike else None)
 
     def sharing(self, blocks: Blocks, sighting: Sighting) -> list[tuple[int, int]]:
         """Where the number of living conversations that share the prompt changes: (end in tokens, conversations).
@@ -123,9 +144,19 @@ class Conversations:
                 tokens[conversation.home] += conversation.tokens
         return tokens
 
-    def admit(self, blocks: Blocks, head: int, sighting: Sighting, now: float) -> Conversation:
+    def admit(self, blocks: Blocks, head: int, sighting: Sighting, now: float) -> Turn:
         """Take a prompt in as its conversation's next turn, which runs from now on."""
         conversation = sighting.conversation or _branch(blocks, head, sighting.parent)
+        turn = Turn(
+            conversation,
+            blocks,
+            known_depth=sighting.match.depth,
+            owner_before=None if sighting.match.node is None else sighting.match.node.owner,
+            home_before=conversation.home,
+            tail_before=conversation.tail,
+            depth_before=conversation.depth,
+            depth_before_that=conversation.depth_before,
+        )
         if conversation not in self._living and conversation.home is not None:
             self.living_at[conversation.home] += 1
         self._hold(conversation, None)
@@ -134,9 +165,11 @@ class Conversations:
             conversation.tail.owner = conversation
         conversation.depth_before, conversation.depth = conversation.depth, len(blocks)
         conversation.turn += 1
+        conversation.read += 1
         conversation.running += 1
+        conversation.latest = turn
         self._seen(conversation, now)
-        return conversation
+        return turn
 
     def settle(self, conversation: Conversation, replica: str | None) -> None:
         """Make a replica the home of a living conversation."""
@@ -146,25 +179,33 @@ class Conversations:
         if replica is not None:
             self.living_at[replica] += 1
 
-    def finish(self, conversation: Conversation, now: float) -> None:
+    def finish(self, turn: Turn, now: float) -> None:
         """A turn has ended. A conversation of which no replica has read any turn is not alive."""
+        conversation = turn.conversation
         conversation.running -= 1
-        if conversation.turn or conversation.running:
+        if conversation.latest is turn:
+            conversation.latest = None
+        if conversation.read or conversation.running:
             self._seen(conversation, now)
         else:
             self._forget(conversation)
 
-    def withdraw(self, conversation: Conversation, blocks: Blocks, sighting: Sighting, home: str | None) -> None:
-        """Take back a turn that no replica ever read, unless others have built on it since; `home` is as before."""
-        self.settle(conversation, home)
+    def withdraw(self, turn: Turn) -> None:
+        """Take back a turn that no replica ever read: everything is as before, but for what came since."""
+        conversation = turn.conversation
+        conversation.turn -= 1
+        conversation.read -= 1
+        if conversation.latest is not turn:
+            return
         tail = conversation.tail
         self._hold(conversation, None)
-        conversation.turn -= 1
-        conversation.depth = conversation.depth_before
-        if tail is not None and not tail.holders and not tail.children:
-            self.history.trim(blocks, sighting.match.depth)
-        if conversation.turn and conversation.depth:
-            self._hold(conversation, self.history.match(blocks).node)
+        self.history.prune(turn.blocks, turn.known_depth)
+        if tail is not None and tail.owner is conversation:
+            tail.owner = turn.owner_before
+        self._hold(conversation, turn.tail_before)
+        self.settle(conversation, turn.home_before)
+        conversation.depth, conversation.depth_before = turn.depth_before, turn.depth_before_that
+        conversation.latest = None
 
     def expire(self, now: float) -> None:
         """Let go of the conversations that have not been seen for long."""

@@ -88,7 +88,8 @@ def _chain(prompt: Prompt, seed: int, view: Callable[[Piece], tuple[bytes, int]]
             # An image: all of it is hashed, but it is not cut, and it counts for what it is worth to the engine.
             chain.update(data)
             at += size
-        if at > cut and (piece.ends_head or (piece.ends_message and at - cut >= _LEAST_BLOCK_BYTES)):
+        ends_block = at - cut >= most or (piece.ends_message and at - cut >= _LEAST_BLOCK_BYTES)
+        if ends_block or (piece.ends_head and at > cut):
             cut = at
             hashes.append(chain.intdigest())
             ends.append(at)

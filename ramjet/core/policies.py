@@ -39,6 +39,7 @@ class PrefillCost:
 
     reading: Reading = Reading()
     name: str = "prefill"
+    breaks_ties: bool = False
 
     def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
         """Seconds of reading, by what is believed to match."""
@@ -59,6 +60,7 @@ class QueueCost:
 
     request_s: float = 0.1
     name: str = "queue"
+    breaks_ties: bool = False
 
     def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
         """Seconds ahead of it there."""
@@ -77,6 +79,8 @@ class CrowdingCost:
     slack: float = 1.05
     """A share may be exceeded by this ratio before it counts; rounding up allows one more in small fleets."""
     name: str = "crowding"
+    breaks_ties: bool = True
+    """Where reading alone takes a minute, 5 % of it would hide a whole crowd."""
 
     def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
         """Seconds; 0 for a conversation that already has a home, wherever that is."""
@@ -97,6 +101,7 @@ class LeaveCost:
 
     leave_s: float = 1.0
     name: str = "leave"
+    breaks_ties: bool = False
 
     def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
         """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""

@@ -198,7 +198,8 @@ def _render_message(role: str, message: Mapping[str, Any], *, ends_head: bool = 
     if isinstance(content, str):
         yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head)
         return
-    yield Piece(f"{role}\0".encode(), len(role) + 1)
+    opening = f"{role}\0".encode()
+    yield Piece(opening, len(opening))
     if isinstance(content, list):
         for part in content:
             yield _render_part(part, system=system)
@@ -216,6 +217,8 @@ def _render_part(part: object, *, system: bool) -> Piece:
     if not isinstance(part, dict):
         raise Unreadable("a part of a message is neither text nor an object")
     kind, text = part.get("type"), part.get("text")
+    if not isinstance(kind, str):
+        return _json_piece(_rendered(part))
     if kind in _TEXT_PARTS and isinstance(text, str):
         return _text_piece(text, b"", system=system)
     if kind in _MEDIA_PARTS:

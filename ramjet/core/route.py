@@ -90,6 +90,10 @@ class Cost(Protocol):
     def name(self) -> str:
         """The cost's name in the log."""
 
+    @property
+    def breaks_ties(self) -> bool:
+        """Whether it also decides between replicas that are as good by everything together."""
+
     def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
         """Seconds, never negative."""
 
@@ -163,6 +167,7 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
         working = {cost.name: cost.seconds(ask, candidate, candidates) for cost in costs}
         scored.append(Scored(candidate, working, sum(working.values())))
     scored.sort(key=lambda each: each.total_s)
+    breaking = [cost.name for cost in costs if cost.breaks_ties]
     limit = scored[0].total_s + max(TIE_S, TIE_RATIO * scored[0].total_s)
     tied = sum(each.total_s <= limit for each in scored)
     scored[:tied] = sorted(
@@ -170,6 +175,7 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
         key=lambda each: (
             -each.candidate.own_tokens,
             each.candidate.replica != ask.home,
+            sum(each.costs[name] for name in breaking),
             -rendezvous(ask, each.candidate),
         ),
     )

@@ -16,13 +16,16 @@ from xxhash import xxh3_64_intdigest
 
 from ramjet.core.beliefs import Belief, TokenRatios
 from ramjet.core.cache import Blocks
-from ramjet.core.conversations import Conversation, Conversations, Sighting
+from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.policies import Reading
 from ramjet.core.record import Record
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
 from ramjet.core.usage import Usage
+
+_MOST_TOKENS = (1 << 32) - 1
+"""What an end in `Blocks` can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +69,11 @@ class Visit:
     prompt_tokens: int
     usable: Blocks | None = None
     identity: Blocks | None = None
-    sighting: Sighting | None = None
-    conversation: Conversation | None = None
+    turn: Turn | None = None
+    """None where no prompt could be read."""
+    number: int | None = None
+    """The turn's place in its conversation, from 1."""
     shared: Sequence[tuple[int, int]] = ()
-    home_before: str | None = None
-    turn: int | None = None
     tried: list[str] = field(default_factory=list)
     lease: Lease | None = None
     decision: Decision | None = None
@@ -85,6 +88,7 @@ class Lease:
     scored: Scored
     reason: str
     reading_s: float
+    placed_at: float
     believed_depth: int = 0
     """Blocks believed to be there when it was placed."""
     reading: bool = True
@@ -132,12 +136,18 @@ class Router:
         usable, prompt_tokens = _in_tokens(known_prompt.usable, known, ratio)
         identity = usable if chain is known_prompt.usable else _in_tokens(chain, known, ratio)[0]
         shared = self.conversations.sharing(identity, sighting)
-        conversation = self.conversations.admit(identity, chain.head, sighting, now)
-        conversation.tokens = prompt_tokens
+        turn = self.conversations.admit(identity, chain.head, sighting, now)
+        turn.conversation.tokens = prompt_tokens
         return Visit(
-            arrival, now, prompt_tokens, usable, identity, sighting, conversation, shared,
-            home_before=conversation.home, turn=conversation.turn,
-        )  # fmt: skip
+            arrival,
+            now,
+            prompt_tokens,
+            usable=usable,
+            identity=identity,
+            turn=turn,
+            number=turn.conversation.turn,
+            shared=shared,
+        )
 
     def place(self, visit: Visit, now: float) -> Lease | None:
         """Choose a replica and book the request there; None when there is none left to try."""
@@ -149,17 +159,17 @@ class Router:
         replica = self.fleet[chosen.candidate.replica]
         reason = "retry" if visit.tried else decision.reason if replica.up else "fail_open"
         reading_s = round(self.policy.reading.seconds(chosen.candidate.matched_tokens, visit.prompt_tokens), 6)
-        lease = Lease(replica, chosen, reason, reading_s)
+        lease = Lease(replica, chosen, reason, reading_s, now)
         replica.in_flight += 1
         replica.queue_s += reading_s
         visit.decision, visit.lease = decision, lease
         visit.tried.append(replica.name)
-        if visit.usable is not None and visit.conversation is not None:
+        if visit.usable is not None and visit.turn is not None:
             cache = self.beliefs[replica.name].cache
             lease.believed_depth = cache.match(visit.usable).depth
             # Booked before it is read: whoever comes next with the same prefix will find it there.
             cache.insert(visit.usable, now)
-            self.conversations.settle(visit.conversation, replica.name)
+            self.conversations.settle(visit.turn.conversation, replica.name)
         return lease
 
     def first_token(self, visit: Visit, now: float) -> None:
@@ -187,22 +197,20 @@ class Router:
             status: what the client was answered; None when it left before.
             usage: the engine's report; None when it gave none.
         """
-        lease, conversation = visit.lease, visit.conversation
+        lease, turn = visit.lease, visit.turn
         usage = self._complete(visit, usage)
+        was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
         if lease is not None:
             was_open = lease.open
             lease.release()
-            was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
             if was_read:
                 self._learn(visit, lease, usage, now)
             elif was_open:
                 self._unread(visit, lease)
-            if not was_read and conversation is not None and visit.identity is not None and visit.sighting is not None:
-                self.conversations.withdraw(conversation, visit.identity, visit.sighting, visit.home_before)
-        elif conversation is not None and visit.identity is not None and visit.sighting is not None:
-            self.conversations.withdraw(conversation, visit.identity, visit.sighting, visit.home_before)
-        if conversation is not None:
-            self.conversations.finish(conversation, now)
+        if turn is not None:
+            if not was_read:
+                self.conversations.withdraw(turn)
+            self.conversations.finish(turn, now)
         return self._record(visit, now, outcome, status, usage)
 
     # -- replicas ---------------------------------------------------------------------------------------------------
@@ -234,7 +242,9 @@ class Router:
         if model is not None and any(model in each.models for each in replicas):
             replicas = [each for each in replicas if not each.models or model in each.models]
         longs = (
-            self.conversations.long_tokens(self.policy.long_tokens, visit.conversation)
+            self.conversations.long_tokens(
+                self.policy.long_tokens, visit.turn.conversation if visit.turn is not None else None
+            )
             if visit.prompt_tokens >= self.policy.long_tokens
             else {}
         )
@@ -258,7 +268,7 @@ class Router:
         )
 
     def _ask(self, visit: Visit) -> Ask:
-        conversation = visit.conversation
+        conversation = visit.turn.conversation if visit.turn is not None else None
         return Ask(
             body_bytes=visit.arrival.body_bytes,
             prompt_tokens=visit.prompt_tokens,
@@ -273,9 +283,10 @@ class Router:
         )
 
     def _unread(self, visit: Visit, lease: Lease) -> None:
-        """The replica never read the prompt: it holds no more of it than it did."""
+        """The replica never read the prompt: it holds no more of it than it did, or than others have sent it since."""
         if visit.usable is not None:
-            self.beliefs[lease.replica.name].cache.trim(visit.usable, lease.believed_depth)
+            cache = self.beliefs[lease.replica.name].cache
+            cache.prune(visit.usable, max(lease.believed_depth, cache.used_depth(visit.usable, lease.placed_at)))
 
     def _complete(self, visit: Visit, usage: Usage | None) -> Usage:
         """Fill in what an engine leaves out on purpose.
@@ -293,24 +304,25 @@ class Router:
         return usage
 
     def _learn(self, visit: Visit, lease: Lease, usage: Usage, now: float) -> None:
-        if visit.usable is None or visit.conversation is None or visit.arrival.fingerprint is None:
+        if visit.usable is None or visit.turn is None or visit.arrival.fingerprint is None:
             return
+        conversation = visit.turn.conversation
         if usage.prompt_tokens:
             size_bytes = visit.arrival.fingerprint.usable.size_bytes
             self.ratios.learn(visit.arrival.model, size_bytes, usage.prompt_tokens)
-            visit.conversation.prompt_bytes = size_bytes
-            visit.conversation.prompt_tokens = visit.conversation.tokens = usage.prompt_tokens
+            conversation.prompt_bytes = size_bytes
+            conversation.prompt_tokens = conversation.tokens = usage.prompt_tokens
         if usage.cached_tokens is not None:
             self.beliefs[lease.replica.name].report(visit.usable, lease.believed_depth, usage.cached_tokens, now)
 
     def _record(self, visit: Visit, now: float, outcome: str, status: int | None, usage: Usage) -> Record:
-        arrival, lease, conversation = visit.arrival, visit.lease, visit.conversation
-        reusable = visit.identity.tokens(visit.sighting.match.depth) if visit.identity and visit.sighting else None
+        arrival, lease, turn = visit.arrival, visit.lease, visit.turn
+        reusable = None if turn is None else turn.blocks.tokens(turn.known_depth)
         return Record(
             request_id=arrival.request_id,
             endpoint=arrival.endpoint,
-            conversation=None if conversation is None else f"{conversation.id:016x}"[:12],
-            turn=visit.turn,
+            conversation=None if turn is None else f"{turn.conversation.id:016x}"[:12],
+            turn=visit.number,
             model=arrival.model,
             stream=arrival.stream,
             replica=None if lease is None else lease.replica.name,
@@ -322,7 +334,7 @@ class Router:
             reusable_tokens=reusable,
             usage=usage,
             prefix_changed=visit.usable is not visit.identity and _much_less(lease, reusable),
-            moved=lease is not None and visit.home_before not in (None, lease.replica.name),
+            moved=lease is not None and turn is not None and turn.home_before not in {None, lease.replica.name},
             ttft_s=None if visit.first_token_at is None else visit.first_token_at - visit.arrived_at,
             duration_s=now - visit.arrived_at,
             attempts=len(visit.tried),
@@ -358,11 +370,10 @@ def _in_tokens(chain: Chain, known: Conversation | None, bytes_per_token: float)
     What the conversation's last prompt took is known from the engine; only what is new is estimated from its bytes.
     """
     known_bytes, known_tokens = (known.prompt_bytes, known.prompt_tokens) if known is not None else (0, 0)
-    inside = known_tokens / known_bytes if known_bytes else 0.0
 
     def tokens(at: int) -> int:
-        if at <= known_bytes:
-            return int(at * inside)
-        return int(known_tokens + (at - known_bytes) / bytes_per_token)
+        if at < known_bytes:
+            return min(_MOST_TOKENS, at * known_tokens // known_bytes)
+        return min(_MOST_TOKENS, known_tokens + int((at - known_bytes) / bytes_per_token))
 
     return Blocks(chain.hashes, array("I", map(tokens, chain.ends))), max(1, tokens(chain.size_bytes))

@@ -60,6 +60,6 @@ def _replace(body: bytes, old: bytes, new: bytes, wanted: dict[str, Any]) -> byt
         try:
             if msgspec.json.decode(spliced, type=_StreamOptions).stream_options == wanted:
                 return spliced
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
     return None

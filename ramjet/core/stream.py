@@ -107,7 +107,7 @@ class SseObserver(PlainObserver):
     def feed(self, data: bytes, now: float) -> bytes:
         """Take in the next bytes; returns those that may go to the client now."""
         out: list[bytes] = []
-        if self._line.endswith(b"\r") and not data.startswith(b"\n"):
+        if data and self._line.endswith(b"\r") and not data.startswith(b"\n"):
             self._end_line(now, out)
         segments = data.splitlines(keepends=True)
         for place, segment in enumerate(segments, 1 - len(segments)):

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_MOST_TOKENS = 1 << 31
+"""No prompt is this long; a count beyond it is a fault of the engine's, and says nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
@@ -73,7 +76,7 @@ def _details(usage: dict[str, Any], *names: str) -> int | None:
 
 def _count(fields: Mapping[str, Any], name: str) -> int | None:
     value = fields.get(name)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < _MOST_TOKENS else None
 
 
 def _first(*values: int | None) -> int | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramjet.core.cache import Blocks
-from ramjet.core.conversations import Conversation, Conversations, Sighting
+from ramjet.core.conversations import Conversation, Conversations, Turn
 
 BLOCK = 64
 HEAD = 2
@@ -26,28 +26,26 @@ def prompt(*words: int | str) -> Blocks:
     return Blocks(hashes, array("I", range(BLOCK, BLOCK * len(words) + 1, BLOCK)))
 
 
-def begin(known: Conversations, *words: int | str, now: float = 0.0) -> tuple[Conversation, Sighting]:
+def begin(known: Conversations, *words: int | str, now: float = 0.0) -> Turn:
     """A turn that runs."""
     blocks = prompt(*words)
-    sighting = known.recognise(blocks, HEAD)
-    return known.admit(blocks, HEAD, sighting, now), sighting
+    return known.admit(blocks, HEAD, known.recognise(blocks, HEAD), now)
 
 
 def turn(known: Conversations, *words: int | str, now: float = 0.0, at: str = "a") -> Conversation:
     """A turn that a replica served."""
-    conversation, _ = begin(known, *words, now=now)
-    known.settle(conversation, at)
-    known.finish(conversation, now)
-    return conversation
+    running = begin(known, *words, now=now)
+    known.settle(running.conversation, at)
+    known.finish(running, now)
+    return running.conversation
 
 
 def fail(known: Conversations, *words: int | str, now: float = 0.0, at: str = "b") -> None:
     """A turn that was sent to a replica, which never read it."""
-    conversation, sighting = begin(known, *words, now=now)
-    home = conversation.home
-    known.settle(conversation, at)
-    known.withdraw(conversation, prompt(*words), sighting, home)
-    known.finish(conversation, now)
+    running = begin(known, *words, now=now)
+    known.settle(running.conversation, at)
+    known.withdraw(running)
+    known.finish(running, now)
 
 
 # -- recognition ------------------------------------------------------------------------------------------------------
@@ -130,9 +128,9 @@ def test_a_branch_while_the_turn_runs_is_a_conversation_of_its_own() -> None:
     """
     known = Conversations()
     turn(known, "system", "question")
-    running, _ = begin(known, "system", "question", "answer", "one way")
+    running = begin(known, "system", "question", "answer", "one way").conversation
 
-    branch, _ = begin(known, "system", "question", "answer", "another way")
+    branch = begin(known, "system", "question", "answer", "another way").conversation
 
     assert branch is not running
     assert (running.turn, branch.turn) == (2, 3)
@@ -223,7 +221,7 @@ def test_a_running_turn_keeps_its_conversation_alive() -> None:
     A long answer is no silence.
     """
     known = Conversations(living_s=300)
-    conversation, _ = begin(known, "system", "question", now=0)
+    conversation = begin(known, "system", "question", now=0)
 
     known.expire(now=10_000)
     assert known.living == 1
@@ -241,7 +239,7 @@ def test_who_comes_back_after_a_night_is_recognised() -> None:
     conversation = turn(known, "system", "question", at="b")
     known.expire(now=50_000)
 
-    back, _ = begin(known, "system", "question", "answer", "next", now=50_000)
+    back = begin(known, "system", "question", "answer", "next", now=50_000).conversation
 
     assert back is conversation
     assert (back.turn, back.home) == (2, "b")
@@ -265,14 +263,14 @@ def test_the_oldest_that_does_not_run_is_forgotten_first() -> None:
     When memory is short, whoever was seen least recently makes room; running ones stay.
     """
     known = Conversations()
-    running, _ = begin(known, "system", "running", now=0)
+    running = begin(known, "system", "running", now=0)
     quiet = [turn(known, "system", f"quiet {each}", now=1 + each) for each in range(2)]
 
     assert known.forget_oldest()
-    assert list(known) == [running, quiet[1]]
+    assert list(known) == [running.conversation, quiet[1]]
     assert known.forget_oldest()
     assert not known.forget_oldest()
-    assert list(known) == [running]
+    assert list(known) == [running.conversation]
 
 
 def test_what_a_living_conversation_remembers_is_not_evicted() -> None:
@@ -431,11 +429,11 @@ def test_a_turn_sent_again_before_the_first_try_has_ended_is_not_lost_with_it() 
     known = Conversations()
     conversation = turn(known, "system", "question")
     words = ("system", "question", "answer", "next")
-    first, sighting = begin(known, *words)
-    again, _ = begin(known, *words)
-    assert first is again is conversation
+    first = begin(known, *words)
+    again = begin(known, *words)
+    assert first.conversation is again.conversation is conversation
 
-    known.withdraw(first, prompt(*words), sighting, "a")
+    known.withdraw(first)
     known.finish(first, 1)
     known.finish(again, 2)
 
@@ -449,14 +447,14 @@ def test_what_others_built_on_a_turn_stays_when_it_is_withdrawn() -> None:
     """
     known = Conversations()
     turn(known, "system", "question")
-    running, sighting = begin(known, "system", "question", "answer", "one way")
-    branch, _ = begin(known, "system", "question", "answer", "another way", "x")
+    running = begin(known, "system", "question", "answer", "one way")
+    branch = begin(known, "system", "question", "answer", "another way", "x")
 
-    known.withdraw(running, prompt("system", "question", "answer", "one way"), sighting, "a")
+    known.withdraw(running)
     known.finish(running, 1)
     known.finish(branch, 1)
 
-    assert turn(known, "system", "question", "answer", "another way", "x", "y") is branch
+    assert turn(known, "system", "question", "answer", "another way", "x", "y") is branch.conversation
 
 
 WORDS = st.lists(st.integers(0, 1), max_size=4)

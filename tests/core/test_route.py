@@ -73,6 +73,7 @@ class Queue:
     """A cost that is what the candidate's queue says, so that a test can set it."""
 
     name: str = "queue"
+    breaks_ties: bool = False
 
     def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
         return candidate.queue_s
@@ -184,9 +185,9 @@ def test_costs_within_50_ms_or_5_percent_are_a_tie(cheap_s: float, dear_s: float
     """
     cheap, dear = at("a", 17_000, own_tokens=0, queue_s=cheap_s), at("b", 17_100, own_tokens=100, queue_s=dear_s)
 
-    decision = decide(ask(), [cheap, dear], costs=[Queue()])
-
-    assert decision.chosen.candidate.replica == ("b" if tied else "a")
+    for number in range(20):
+        decision = decide(ask(conversation=number), [cheap, dear], costs=[Queue()])
+        assert decision.chosen.candidate.replica == ("b" if tied else "a")
 
 
 def test_a_shared_match_is_no_reason_to_stay() -> None:
@@ -381,6 +382,18 @@ def test_ordinary_conversations_are_not_spread() -> None:
     Below 150,000 tokens the rule says nothing.
     """
     assert place("a", "a", tokens=149_999) == ("a", "affinity")
+
+
+@pytest.mark.parametrize(("elsewhere", "to"), [(290_000, "a"), (150_000, "a"), (149_000, "b"), (0, "b")])
+def test_only_half_the_crowd_elsewhere_is_worth_reading_anew(elsewhere: int, to: str) -> None:
+    """
+    With 300,000 tokens of others at home, a minute of reading pays where there is room, and not for a little less.
+    """
+    fleet = [at("a", 286_000, long_tokens=300_000), at("b", long_tokens=elsewhere)]
+
+    decision = decide(ask(290_000, home="a"), fleet, rules=[SpreadLongRule()], costs=COSTS)
+
+    assert decision.chosen.candidate.replica == to
 
 
 def test_more_long_conversations_than_replicas_do_not_wander() -> None:
