@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import structlog
 import uvloop
 
 from ramjet import __version__, logs
-from ramjet.app import CannotListen, serve
+from ramjet.app import CannotStart, serve
 from ramjet.config import ConfigError, Settings, dump, load, replica_url, unknown_variables
 
 
@@ -54,7 +55,8 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
       ramjet serve --config /etc/ramjet/ramjet.yaml --log-format console
       RAMJET_ROUTING__LONG_PROMPT__ENABLED=true ramjet serve --config ramjet.yaml --print-config
     """
-    settings = _load(path, _overrides(**options))
+    overrides = _overrides(**options)
+    settings = _load(path, overrides)
     unknown = list(unknown_variables())
     if print_config:
         for name, nearest in unknown:
@@ -68,8 +70,8 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
     for name, nearest in unknown:
         log.warning("unknown_variable", variable=name, nearest=nearest)
     try:
-        uvloop.run(serve(settings))
-    except CannotListen as error:
+        uvloop.run(serve(settings, path, partial(load, path, overrides)))
+    except CannotStart as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -98,7 +100,7 @@ def demo_command(*, traffic: bool, count: int, speed: float, **options: Any) -> 
     logs.configure(settings.log.format, "warning" if traffic else "info")
     try:
         uvloop.run(demo(settings, count=count, speed=speed, traffic=traffic))
-    except CannotListen as error:
+    except CannotStart as error:
         raise click.ClickException(str(error)) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)

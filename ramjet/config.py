@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -73,6 +73,9 @@ class ReplicaSettings(_Part):
     )
     pool_tokens: Annotated[int, Field(gt=0)] | None = Field(
         default=None, description="tokens its KV cache holds (SGLang: max_total_num_tokens in its log); null = unknown"
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="key that the replica asks for; it takes the place of the client's"
     )
     ask_usage: bool = Field(
         default=True, description="ask for usage on streams; off for an engine that refuses stream_options"
@@ -151,6 +154,16 @@ class LimitSettings(_Part):
     header_bytes: Annotated[int, Field(ge=4096)] = Field(
         default=64 << 10, description="all of a request's headers; beyond it 431"
     )
+    in_flight: Annotated[int, Field(ge=1)] = Field(
+        default=2_048, description="requests under way at once; beyond it 429 with Retry-After"
+    )
+    held_bytes: Annotated[int, Field(gt=0)] = Field(
+        default=1 << 30, description="request bodies held at once, in all; beyond it 429 with Retry-After"
+    )
+    client_idle_s: Seconds = Field(
+        default=75.0, description="s in which a client must have sent a whole head, also between two requests"
+    )
+    body_gap_s: Seconds = Field(default=30.0, description="s between two pieces of a request's body; beyond it 408")
     connect_s: Seconds = Field(default=5.0, description="s to connect to a replica")
     first_byte_s: Seconds = Field(
         default=1_800.0, description="s to the answer's first byte; a long prompt takes minutes"
@@ -170,10 +183,24 @@ class HealthSettings(_Part):
     )
     interval_s: Seconds = Field(default=3.0, description="s between probes of a replica")
     timeout_s: Seconds = Field(default=5.0, description="s a probe may take; busy engines are slow to answer")
+    delivering_s: Annotated[float, Field(ge=0)] = Field(
+        default=10.0, description="s since its last byte of an answer in which bad probes do not take a replica out"
+    )
+    wedged_s: Seconds = Field(
+        default=600.0,
+        description="s without a byte for any of its requests after which a replica is out, whatever it says",
+    )
     failures: Annotated[int, Field(ge=1)] = Field(
         default=3, description="bad probes in a row before it is down; refused is at once"
     )
     successes: Annotated[int, Field(ge=1)] = Field(default=2, description="good probes in a row before it is up again")
+
+
+class TlsSettings(_Part):
+    """TLS on the port for clients; both or neither."""
+
+    certificate: FilePath | None = Field(default=None, description="PEM file with the certificate and its chain")
+    key: FilePath | None = Field(default=None, description="PEM file with the certificate's private key")
 
 
 class LogSettings(_Part):
@@ -196,14 +223,21 @@ class Settings(BaseSettings):
         default="0.0.0.0:8000", description="where clients connect"
     )
     admin: Annotated[str, AfterValidator(_address)] = Field(
-        default="127.0.0.1:9090", description="metrics; loopback, for it has no door"
+        default="127.0.0.1:9090", description="metrics, health and the replicas' administration"
     )
     replicas: list[ReplicaSettings] = Field(default=[], description="the model copies to spread over")
     routing: RoutingSettings = RoutingSettings()
     beliefs: BeliefSettings = BeliefSettings()
     limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
+    tls: TlsSettings = TlsSettings()
     log: LogSettings = LogSettings()
+    client_keys: list[Annotated[SecretStr, Field(min_length=8)]] = Field(
+        default=[], description="keys of which clients must show one; empty = anybody, and their own key is passed on"
+    )
+    admin_token: Annotated[SecretStr, Field(min_length=8)] | None = Field(
+        default=None, description="what changes on the admin port ask for; needed unless that is on a loopback address"
+    )
     allow_engine_admin: bool = Field(
         default=False, description="let clients reach the engines' own administration (flush, weights, profiling)"
     )
@@ -228,6 +262,8 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"routing.long_prompt.replicas: no replica is named {name}; known are {', '.join(known)}"
                 )
+        if (self.tls.certificate is None) != (self.tls.key is None):
+            raise ValueError("tls.key: certificate and key go together; give both or neither")
         if rule.enabled and not rule.replicas:
             raise ValueError(
                 "routing.long_prompt.replicas: is empty; name the replicas for long requests, or disable it"
@@ -424,8 +460,15 @@ def _source(key: str, path: Path | None, overrides: Mapping[str, Any], *, contra
     return next((f"{set_here[name]}: " for name in names if name in set_here), f"{path}: " if path is not None else "")
 
 
+_SECRETS = {"secret", "admin_token", "client_keys"}
+
+
 def _shown(key: str, value: object) -> str:
-    return "***" if key == "secret" else re.sub(r"(?:(?<=//)|(?<=\A')|(?<=\A\")).*@", "***@", repr(value))
+    return (
+        "***"
+        if key.partition(".")[0] in _SECRETS or key.rpartition(".")[2] == "api_key"
+        else re.sub(r"(?:(?<=//)|(?<=\A')|(?<=\A\")).*@", "***@", repr(value))
+    )
 
 
 def _sections(key: str) -> Iterator[str]:

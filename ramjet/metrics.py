@@ -16,6 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from ramjet.core.fleet import Replica, State
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS
@@ -39,6 +40,7 @@ class Metrics:
     """All metrics of one process, in a registry of their own. Probes count as requests and as nothing else."""
 
     def __init__(self, replicas: Iterable[str] = ()) -> None:
+        self._known: set[str] = set()
         self.registry = CollectorRegistry()
         own = self.registry
         self.requests = Counter(
@@ -94,6 +96,10 @@ class Metrics:
             "ramjet_prompt_tokens", "Prompts by their tokens.", buckets=(*_TOKEN_BUCKETS, 1_000_000), registry=None
         )
         self.registry.register(_Undescribed(self.prompt_size))
+        self._by_replica = (
+            self.requests, self.ttft, self.duration, self.decisions, self.prompt_tokens, self.cached_tokens,
+            self.matched_tokens, self.completion_tokens, self.usage_unknown, self.in_flight, self.resident, self.up,
+        )  # fmt: skip
         for name in replicas:
             self._prepare(name)
         for endpoint in ENDPOINT_NAMES:
@@ -103,19 +109,26 @@ class Metrics:
             for temperature in TEMPERATURES:
                 self.turns.labels(size, temperature)
 
-    def watch(self, router: Router) -> None:
-        """Read gauges from the router's own state whenever they are scraped; nothing is counted twice or reset."""
-        for replica in router.fleet:
-            name = replica.name
-            self.in_flight.labels(name).set_function(partial(lambda each: each.in_flight, replica))
-            self.up.labels(name).set_function(partial(lambda each: each.up, replica))
-            self.resident.labels(name).set_function(partial(router.resident_tokens, name))
+    def add(self, replica: Replica, router: Router) -> None:
+        """Make a replica's series, its gauges read from the router's own state whenever they are scraped."""
+        name = replica.name
+        self._prepare(name)
+        self.in_flight.labels(name).set_function(partial(lambda each: each.in_flight, replica))
+        self.up.labels(name).set_function(partial(lambda each: each.state is not State.DOWN, replica))
+        self.resident.labels(name).set_function(partial(router.resident_tokens, name))
+
+    def remove(self, replica: str) -> None:
+        """Drop a replica's series; what still ends there is counted as no replica's."""
+        self._known.discard(replica)
+        for family in self._by_replica:
+            family.remove_by_labels({"replica": replica})
 
     def observe(self, record: Record) -> None:
         """Count one finished request."""
-        replica, usage = record.replica or NO_REPLICA, record.usage
+        usage = record.usage
+        replica = record.replica if record.replica in self._known else NO_REPLICA
         self.requests.labels(replica, record.endpoint, record.outcome).inc()
-        if record.replica is None or record.probe:
+        if replica is NO_REPLICA or record.probe:
             return
         self.decisions.labels(replica, record.reason).inc()
         self.duration.labels(replica, record.endpoint).observe(record.duration_s)
@@ -142,6 +155,7 @@ class Metrics:
 
     def _prepare(self, replica: str) -> None:
         """Make every series of a replica, so that 0 and "not exported" differ from the first scrape on."""
+        self._known.add(replica)
         for endpoint in ENDPOINT_NAMES:
             self.duration.labels(replica, endpoint)
             for outcome in OUTCOMES:

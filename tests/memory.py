@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from ramjet.app import fleet_of, policy_of
+from ramjet.build import fleet_of, policy_of
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.prompt import read
 from ramjet.core.router import Arrival, Router

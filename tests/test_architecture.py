@@ -23,7 +23,7 @@ NOT_FOR_THE_PURE = frozenset(
 )  # fmt: skip
 """Edges, and whatever opens, waits, draws lots or looks at a clock."""
 
-WIRING = frozenset(("ramjet.app", "ramjet.cli", "ramjet.demo.run"))
+WIRING = frozenset(("ramjet.app", "ramjet.build", "ramjet.cli", "ramjet.control", "ramjet.demo.run"))
 """Where parts are put together."""
 
 

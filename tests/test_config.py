@@ -142,7 +142,10 @@ def test_what_is_meant_to_be_secret_is_never_shown(file: Path) -> None:
     """
     Neither the deployment's secret nor what stands under a key that Ramjet does not know.
     """
-    for text in ("secret: hunter2", "secret: {a: hunter2}", "secrt: hunter2", ONE.replace("}", ", api_key: hunter2}")):
+    for text in (
+        "secret: hunter2", "secret: {a: hunter2}", "secrt: hunter2", "admin_token: hunter2", "client_keys: [hunter2]",
+        ONE.replace("}", ", api_key: [hunter2]}"), ONE.replace("}", ", apikey: hunter2}"),
+    ):  # fmt: skip
         assert "hunter2" not in refused(file, text)
 
 

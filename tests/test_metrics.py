@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS
@@ -299,13 +299,14 @@ def test_gauges_are_read_from_the_router_when_they_are_scraped() -> None:
     for name in REPLICAS:
         fleet.add(Replica(name, f"http://{name}:30000"))
     router = Router(fleet, Policy())
-    metrics = Metrics(REPLICAS)
-    metrics.watch(router)
+    metrics = Metrics()
+    for replica in fleet:
+        metrics.add(replica, router)
     visit = router.arrive(Arrival(request_id="r", endpoint="other", body_bytes=9), 0)
     lease = router.place(visit, 0)
     assert lease is not None
     name = lease.replica.name
-    fleet["glm-2"].up = False
+    fleet["glm-2"].state = State.DOWN
 
     shown = samples(metrics)
     assert shown[f'ramjet_in_flight{{replica="{name}"}}'] == 1

@@ -1,28 +1,110 @@
-"""The operators' port: metrics for Prometheus, and health."""
+"""The operators' port: metrics, health, and the replicas, which may be changed while Ramjet serves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 
 
-def admin_app(scrape: Callable[[], bytes], health: Callable[[], tuple[int, bytes]]) -> web.Application:
-    """The application on the admin address.
+class Operations(Protocol):
+    """What an operator can do; whatever is wrong is a ValueError or a KeyError that says so."""
 
-    Args:
-        scrape: renders all metrics in Prometheus' text format.
-        health: status and JSON body of the process' health.
-    """
+    def refuses(self, shown: str) -> str | None:
+        """Why whoever shows this token may not see or change replicas; None if they may."""
 
-    async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=scrape(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+    def scrape(self) -> bytes:
+        """All metrics in Prometheus' text format."""
 
-    async def healthy(_request: web.Request) -> web.Response:
-        status, body = health()
+    def health(self) -> tuple[int, bytes]:
+        """Status and JSON body of the process' health."""
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The replicas and their state."""
+
+    def add(self, given: dict[str, Any]) -> None:
+        """Take a replica in, given as in the config file."""
+
+    def remove(self, name: str) -> None:
+        """Let a replica go; what runs there ends there."""
+
+    def drain(self, name: str) -> None:
+        """Send a replica nothing new."""
+
+    def enable(self, name: str) -> None:
+        """Send a replica requests again."""
+
+
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def admin_app(operations: Operations) -> web.Application:
+    """The application on the admin address; it judges nothing itself."""
+    pages = _Pages(operations)
+    app = web.Application()
+    app.router.add_get("/metrics", pages.metrics)
+    app.router.add_get("/health", pages.health)
+    app.router.add_get("/replicas", pages.guarded(pages.listed))
+    app.router.add_post("/replicas", pages.guarded(pages.added))
+    app.router.add_delete("/replicas/{name}", pages.guarded(pages.removed))
+    app.router.add_post("/replicas/{name}/{change:drain|enable}", pages.guarded(pages.changed))
+    return app
+
+
+class _Pages:
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=self._operations.scrape(), headers={"content-type": kind})
+
+    async def health(self, _request: web.Request) -> web.Response:
+        status, body = self._operations.health()
         return web.Response(status=status, body=body, content_type="application/json")
 
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get("/health", healthy)
-    return app
+    async def listed(self, _request: web.Request) -> web.Response:
+        return self._list()
+
+    async def added(self, request: web.Request) -> web.Response:
+        try:
+            given = msgspec.json.decode(await request.read(), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ValueError(f'the body must be a replica as JSON, {{"name": ..., "url": ...}}: {error}') from None
+        self._operations.add(given)
+        return self._list(status=201)
+
+    async def removed(self, request: web.Request) -> web.Response:
+        self._operations.remove(request.match_info["name"])
+        return self._list()
+
+    async def changed(self, request: web.Request) -> web.Response:
+        drains = request.match_info["change"] == "drain"
+        (self._operations.drain if drains else self._operations.enable)(request.match_info["name"])
+        return self._list()
+
+    def guarded(self, answer: Answer) -> Answer:
+        """The page for those who show the token, its errors as an answer."""
+
+        async def check(request: web.Request) -> web.Response:
+            shown = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+            refusal = self._operations.refuses(shown)
+            if refusal is not None:
+                return _json({"error": refusal}, status=401)
+            try:
+                return await answer(request)
+            except KeyError as error:
+                return _json({"error": f"no replica is named {error.args[0]}"}, status=404)
+            except ValueError as error:
+                return _json({"error": str(error)}, status=400)
+
+        return check
+
+    def _list(self, status: int = 200) -> web.Response:
+        return _json({"replicas": self._operations.replicas()}, status=status)
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")

@@ -27,6 +27,11 @@ class Belief:
         """The part of the pool that conversations were seen to get; None where the pool is not known."""
         return self.cache.pool_tokens
 
+    def resize(self, pool_tokens: int | None) -> None:
+        """The pool is said to be another size; what was learned of the part that conversations get stays."""
+        self._pool_tokens = pool_tokens
+        self.cache.pool_tokens = None if pool_tokens is None else int(pool_tokens * self._share)
+
     def report(self, blocks: Blocks, believed_depth: int, cached_tokens: int, now: float) -> None:
         """Take in what the engine said it reused of a prompt that it has now read to the end.
 
@@ -44,8 +49,7 @@ class Belief:
             self._share = max(0.3, self._share * 0.95)
         elif believed >= TRUSTED_TOKENS and cached_tokens >= 0.9 * believed:
             self._share = min(1.0, self._share + 0.002)
-        if self._pool_tokens is not None:
-            self.cache.pool_tokens = int(self._pool_tokens * self._share)
+        self.resize(self._pool_tokens)
         self.cache.insert(blocks, now)
 
 

@@ -83,7 +83,7 @@ class Conversations:
                 come back within five minutes: the original's 13.6 days of production).
         """
         self.history = PrefixCache()
-        self._living_s = living_s
+        self.living_s = living_s
         # Least recently seen first.
         self._living: OrderedDict[Conversation, None] = OrderedDict()
         self.living_at: Counter[str] = Counter()
@@ -209,7 +209,7 @@ class Conversations:
 
     def expire(self, now: float) -> None:
         """Let go of the conversations that have not been seen for long."""
-        for conversation in list(self._quiet(now - self._living_s)):
+        for conversation in list(self._quiet(now - self.living_s)):
             self._forget(conversation)
 
     def forget_oldest(self) -> bool:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """How many probes in a row it takes to believe a change; one bad probe is noise, and so is one good one."""
+    """What it takes to believe a change: one bad probe is noise, and so is one good one."""
 
     failures: int = 3
+    """Bad probes in a row."""
     successes: int = 2
+    """Good probes in a row."""
+    delivering_s: float = 10.0
+    """A replica that delivered a byte within this time is at work, whatever a probe says: busy engines answer late."""
+    wedged_s: float = 600.0
+    """A replica that has requests and delivered no byte to any of them for so long is wedged, whatever its health says."""
+
+
+class State(Enum):
+    """Whether a replica may get requests."""
+
+    UP = "up"
+    TRIAL = "trial"
+    """Its probes are good again. It gets one request at a time, until one of them has seen a first byte."""
+    DOWN = "down"
 
 
 @dataclass(slots=True, eq=False)
@@ -25,35 +42,79 @@ class Replica:
     """Its token pool; None when unknown."""
     models: frozenset[str] = frozenset()
     """Names of the models it lists; empty when it has not said."""
+    thresholds: Thresholds = Thresholds()
 
-    up: bool = True
-    """Believed until shown otherwise, so that a proxy just started serves at once."""
+    state: State = State.UP
+    """Believed up until shown otherwise, so that a proxy just started serves at once."""
     draining: bool = False
     failures: int = 0
     successes: int = 0
     last_error: str | None = None
+    delivered_at: float = -math.inf
+    """When it last delivered a byte of an answer."""
+    silent_since: float | None = None
+    """Since when it owes a byte: from the first request in flight, or the last byte; None while nothing is in flight."""
 
     in_flight: int = 0
     queue_s: float = 0.0
     """Seconds of reading sent there and not finished."""
 
-    def probed(self, *, error: str | None, refused: bool = False, thresholds: Thresholds = Thresholds()) -> bool:
-        """Take in one probe, or one request that failed to connect; True when `up` changed.
+    @property
+    def serving(self) -> bool:
+        """Whether it may be given a request now."""
+        return not self.draining and (self.state is State.UP or (self.state is State.TRIAL and not self.in_flight))
+
+    def probed(self, now: float, *, error: str | None, refused: bool = False) -> bool:
+        """Take in one probe, or one request that failed to connect; True when `state` changed.
 
         Args:
+            now: when.
             error: what went wrong; None for a good probe.
             refused: nobody listens there. That is no noise: it counts at once.
-            thresholds: how many in a row it takes.
         """
-        was = self.up
-        self.last_error = error
+        was = self.state
         if error is None:
             self.failures, self.successes = 0, self.successes + 1
-            self.up = self.up or self.successes >= thresholds.successes
+            if self.is_wedged(now):
+                error = f"wedged: no byte for {now - (self.silent_since or now):.0f} s"
+                self._down()
+            elif self.state is State.DOWN and self.successes >= self.thresholds.successes:
+                self.state = State.TRIAL
         else:
             self.failures, self.successes = self.failures + 1, 0
-            self.up = self.up and not refused and self.failures < thresholds.failures
-        return self.up != was
+            outvoted = now - self.delivered_at < self.thresholds.delivering_s
+            if refused or (self.failures >= self.thresholds.failures and not outvoted):
+                self._down()
+        self.last_error = error
+        return self.state is not was
+
+    def sent(self, now: float) -> None:
+        """A request has been sent to it."""
+        self.in_flight += 1
+        if self.silent_since is None:
+            self.silent_since = now
+
+    def done(self) -> None:
+        """A request of its has ended, whichever way."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            self.silent_since = None
+
+    def delivered(self, now: float) -> bool:
+        """It has delivered bytes of an answer, which is the best sign of health; True when `state` changed."""
+        was, self.delivered_at = self.state, now
+        self.silent_since = now if self.in_flight else None
+        if self.state is State.TRIAL:
+            self.state = State.UP
+        return self.state is not was
+
+    def is_wedged(self, now: float) -> bool:
+        """Whether it takes requests and does nothing with them."""
+        return self.silent_since is not None and now - self.silent_since > self.thresholds.wedged_s
+
+    def _down(self) -> None:
+        self.state = State.DOWN
+        self.successes = 0
 
 
 @dataclass(slots=True)
@@ -77,13 +138,17 @@ class Fleet:
             raise ValueError(f"replica {replica.name} is named twice")
         self.replicas[replica.name] = replica
 
+    def remove(self, name: str) -> Replica:
+        """Let a replica go; what it still has in flight keeps it until it ends."""
+        return self.replicas.pop(name)
+
     @property
-    def up(self) -> list[Replica]:
-        """Those that may take requests."""
-        return [replica for replica in self if replica.up and not replica.draining]
+    def serving(self) -> list[Replica]:
+        """Those that may be given a request now."""
+        return [replica for replica in self if replica.serving]
 
     @property
     def status(self) -> str:
         """`ok` when all can serve, `degraded` when some can, `down` when none can."""
-        serving = len(self.up)
-        return "down" if not serving else "ok" if serving == len(self) else "degraded"
+        able = sum(each.state is not State.DOWN and not each.draining for each in self)
+        return "down" if not able else "ok" if able == len(self) else "degraded"

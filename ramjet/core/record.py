@@ -24,11 +24,12 @@ OUTCOMES = (
     "http_4xx",
     "http_5xx",
     "refused",
+    "shed",
     "no_replica",
     "shutdown",
     "internal_error",
 )
-"""How a request can end. `refused` is Ramjet's own 4xx, `no_replica` its 503, `shutdown` what outlasted the drain."""
+"""How a request can end. `refused` and `shed` are Ramjet's own 4xx, `no_replica` its 503, `shutdown` what outlasted the drain."""
 
 WARM_RATIO = 0.9
 COLD_RATIO = 0.5

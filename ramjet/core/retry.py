@@ -17,6 +17,8 @@ class Failure(Enum):
     """No connection in time. Nothing was sent."""
     RESET = "reset"
     """The connection broke without an answer. The engine may have started."""
+    BUSY = "busy"
+    """It answered 429 or 503: it has too much to do, which is no fault."""
     FIRST_BYTE = "first_byte"
     """It said nothing for too long. The engine has started, and another would only do the same work again."""
 

@@ -18,7 +18,7 @@ from ramjet.core.beliefs import Belief, TokenRatios
 from ramjet.core.cache import Blocks
 from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain, Fingerprint
-from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.policies import Reading
 from ramjet.core.record import Record
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
@@ -85,6 +85,7 @@ class Lease:
     """A place at a replica, held by one request; it is given back exactly once, whatever happens."""
 
     replica: Replica
+    belief: Belief
     scored: Scored
     reason: str
     reading_s: float
@@ -105,7 +106,7 @@ class Lease:
         """Give the place back; a second call does nothing."""
         if self.open:
             self.open = False
-            self.replica.in_flight -= 1
+            self.replica.done()
             self.read()
 
 
@@ -157,15 +158,15 @@ class Router:
         decision = decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
         chosen = decision.chosen
         replica = self.fleet[chosen.candidate.replica]
-        reason = "retry" if visit.tried else decision.reason if replica.up else "fail_open"
+        reason = "retry" if visit.tried else "fail_open" if replica.state is State.DOWN else decision.reason
         reading_s = round(self.policy.reading.seconds(chosen.candidate.matched_tokens, visit.prompt_tokens), 6)
-        lease = Lease(replica, chosen, reason, reading_s, now)
-        replica.in_flight += 1
+        lease = Lease(replica, self.beliefs[replica.name], chosen, reason, reading_s, now)
+        replica.sent(now)
         replica.queue_s += reading_s
         visit.decision, visit.lease = decision, lease
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
-            cache = self.beliefs[replica.name].cache
+            cache = lease.belief.cache
             lease.believed_depth = cache.match(visit.usable).depth
             # Booked before it is read: whoever comes next with the same prefix will find it there.
             cache.insert(visit.usable, now)
@@ -220,6 +221,28 @@ class Router:
         self.fleet.add(replica)
         self.beliefs[replica.name] = Belief(replica.pool_tokens)
 
+    def remove(self, name: str) -> None:
+        """Let a replica go, with all that was believed of it."""
+        self.fleet.remove(name)
+        del self.beliefs[name]
+
+    def resize(self, name: str, pool_tokens: int | None) -> None:
+        """A replica's token pool is said to be another size."""
+        self.fleet[name].pool_tokens = pool_tokens
+        self.beliefs[name].resize(pool_tokens)
+
+    def change_policy(self, policy: Policy) -> None:
+        """Decide by other rules and costs from now on; all that is known and under way stays."""
+        self.policy = policy
+        self.conversations.living_s = policy.living_s
+
+    def refused(self, name: str, error: str, now: float) -> bool:
+        """A request found nobody listening at a replica: it is down, and has lost its cache; True if that is news."""
+        if name not in self.fleet.replicas:
+            return False
+        self.restarted(name)
+        return self.fleet[name].probed(now, error=error, refused=True)
+
     def restarted(self, replica: str) -> None:
         """A replica has lost its cache."""
         self.beliefs[replica].cache.clear()
@@ -236,8 +259,8 @@ class Router:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _candidates(self, visit: Visit) -> list[Candidate]:
-        replicas: Iterable[Replica] = self.fleet.up or [each for each in self.fleet if not each.draining]
-        replicas = [each for each in replicas if each.name not in visit.tried]
+        able: Iterable[Replica] = self.fleet.serving or [each for each in self.fleet if not each.draining]
+        replicas = [each for each in able if each.name not in visit.tried]
         model = visit.arrival.model
         if model is not None and any(model in each.models for each in replicas):
             replicas = [each for each in replicas if not each.models or model in each.models]
@@ -285,7 +308,7 @@ class Router:
     def _unread(self, visit: Visit, lease: Lease) -> None:
         """The replica never read the prompt: it holds no more of it than it did, or than others have sent it since."""
         if visit.usable is not None:
-            cache = self.beliefs[lease.replica.name].cache
+            cache = lease.belief.cache
             cache.prune(visit.usable, max(lease.believed_depth, cache.used_depth(visit.usable, lease.placed_at)))
 
     def _complete(self, visit: Visit, usage: Usage | None) -> Usage:
@@ -313,7 +336,7 @@ class Router:
             conversation.prompt_bytes = size_bytes
             conversation.prompt_tokens = conversation.tokens = usage.prompt_tokens
         if usage.cached_tokens is not None:
-            self.beliefs[lease.replica.name].report(visit.usable, lease.believed_depth, usage.cached_tokens, now)
+            lease.belief.report(visit.usable, lease.believed_depth, usage.cached_tokens, now)
 
     def _record(self, visit: Visit, now: float, outcome: str, status: int | None, usage: Usage) -> Record:
         arrival, lease, turn = visit.arrival, visit.lease, visit.turn

@@ -19,6 +19,9 @@ class Refusal:
 
 HEADERS_TOO_LARGE = Refusal("refused", 431, "invalid_request_error", "headers_too_large")
 TOO_LARGE = Refusal("refused", 413, "invalid_request_error", "request_too_large")
+TOO_SLOW = Refusal("client_stall", 408, "invalid_request_error", "request_too_slow")
+NO_KEY = Refusal("refused", 401, "authentication_error", "invalid_api_key")
+SHED = Refusal("shed", 429, "rate_limit_error", "overloaded")
 FORBIDDEN = Refusal("refused", 403, "permission_error", "engine_admin_path")
 NO_REPLICA = Refusal("no_replica", 503, "api_error", "no_replica")
 CANNOT_CONNECT = Refusal("upstream_connect", 502, "api_error", "replica_unreachable")

@@ -10,64 +10,34 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
-from ramjet.core.fingerprint import fingerprint
+from ramjet.core.fingerprint import Fingerprint, fingerprint
 from ramjet.core.prompt import Prompt, Unreadable, endpoint_of, read
 from ramjet.core.record import Record
 from ramjet.core.retry import Failure, may_retry
-from ramjet.core.router import Arrival, Router, Visit
+from ramjet.core.router import Arrival, Lease, Router, Visit
 from ramjet.core.splice import ask_for_usage
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
 from ramjet.proxy import errors, headers
-from ramjet.proxy.errors import Refusal
-from ramjet.proxy.paths import is_engine_admin
-from ramjet.proxy.upstream import ReplicaFailed, Upstream
+from ramjet.proxy.door import Door, Refused
+from ramjet.proxy.exchange import BusyAnswer, ClientLeft, Exchange
+from ramjet.proxy.models import merged_models
+from ramjet.proxy.options import Options
+from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
 
 log = structlog.get_logger()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the handler needs of the configuration."""
-
-    body_bytes: int = 64 << 20
-    header_bytes: int = 64 << 10
-    first_byte_s: float = 1_800.0
-    gap_s: float = 300.0
-    allow_engine_admin: bool = False
-    ask_usage: frozenset[str] = frozenset()
-    """Replicas that may be asked for usage on streams."""
-    seed: int = 0
-    """Of all hashes: 64 bits of the deployment's secret."""
-
-
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """What is known of one request while it is under way."""
-
-    request: web.Request
-    request_id: str
-    endpoint: str
-    body: bytes | None = None
-    prompt: Prompt | None = None
-    visit: Visit | None = None
-    observer: Observer = field(default_factory=PlainObserver)
-    response: web.StreamResponse | None = None
-    """Set from the moment on that the client has been sent a byte."""
-    writing: bool = False
-    """Whether it is the client that is waited for, and not the replica."""
-    outcome: str = "internal_error"
-    status: int | None = None
-
-
-class ClientLeft(Exception):
-    """The client's connection is gone; there is nobody to answer."""
+_BUSY = frozenset({429, 503})
+_MOST_BUSY_BYTES = 64 << 10
+_MODELS_TIMEOUT_S = 5.0
+_THREAD_BYTES = 1 << 20
+"""A longer body is read in a thread, so that running streams go on meanwhile."""
 
 
 class Handler:
@@ -76,18 +46,18 @@ class Handler:
     Args:
         router: decides, and is told what happened.
         upstream: carries the bytes.
-        options: limits and switches.
+        options: limits, switches and keys.
         on_record: called once for every finished request.
     """
 
     def __init__(
         self, router: Router, upstream: Upstream, options: Options, on_record: Callable[[Record], None]
     ) -> None:
+        self.door = Door(options)
         self._router = router
         self._upstream = upstream
-        self._options = options
         self._on_record = on_record
-        self.active = 0
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="prompt")
         self.idle = asyncio.Event()
         """Set while no request is under way."""
         self.idle.set()
@@ -96,103 +66,84 @@ class Handler:
         self.stopping = False
         """The time for that is over: answers are being cut."""
 
+    @property
+    def _options(self) -> Options:
+        return self.door.options
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve one request."""
-        arrived_at = time.monotonic()
-        exchange = Exchange(request, headers.request_id_of(request.headers), endpoint_of(request.raw_path))
-        self.active += 1
+        request_id, endpoint = headers.request_id_of(request.headers), endpoint_of(request.raw_path)
+        exchange = Exchange(request, request_id, endpoint, time.monotonic(), last_answer=self.draining)
+        self.door.inside += 1
         self.idle.clear()
         try:
-            return await self._serve(exchange, arrived_at)
+            return await self._serve(exchange)
         except (asyncio.CancelledError, ClientLeft) as left:
             # Nobody's fault, and closing the upstream connection has told the engine.
             exchange.outcome = "shutdown" if self.stopping else "client_disconnect"
-            exchange.status = exchange.response.status if exchange.response is not None else None
             if isinstance(left, asyncio.CancelledError):
                 raise
             return exchange.response or web.Response(status=499)
         except Exception as error:  # noqa: BLE001 - a fault of ours costs this request and no other
             # Its message may quote the request, so the log gets only what it was and where.
             where = "".join(traceback.format_tb(error.__traceback__)[-4:])
-            fault = type(error).__name__
-            log.error("internal_error", request_id=exchange.request_id, error=fault, where=where)  # noqa: TRY400
+            log.error("internal_error", request_id=request_id, error=type(error).__name__, where=where)  # noqa: TRY400
             if exchange.response is not None:
-                return self._cut(exchange, "internal_error")
-            return await self._refuse(exchange, errors.INTERNAL, "Ramjet failed; its log has the request's id")
+                return exchange.cut("internal_error")
+            return await exchange.refuse(errors.INTERNAL, "Ramjet failed; its log has the request's id")
         finally:
-            self._finish(exchange, arrived_at)
-            self.active -= 1
-            if not self.active:
+            self._on_record(self._finish(exchange))
+            self.door.held_bytes -= len(exchange.body or b"")
+            self.door.inside -= 1
+            if not self.door.inside:
                 self.idle.set()
-
-    def answered(self, request: web.Request, endpoint: str, status: int, started_at: float) -> None:
-        """Record a request that Ramjet has answered itself."""
-        exchange = Exchange(request, headers.request_id_of(request.headers), endpoint)
-        exchange.status = status
-        exchange.outcome = _by_status(status)
-        self._finish(exchange, started_at)
 
     # -- the request ------------------------------------------------------------------------------------------------
 
-    async def _serve(self, exchange: Exchange, arrived_at: float) -> web.StreamResponse:
+    async def _serve(self, exchange: Exchange) -> web.StreamResponse:
         request = exchange.request
-        if not self._options.allow_engine_admin and is_engine_admin(request.raw_path):
-            return await self._refuse(
-                exchange,
-                errors.FORBIDDEN,
-                "this path administers the engine; call the replica itself, or set allow_engine_admin: true",
-            )
-        if sum(len(name) + len(value) for name, value in request.raw_headers) > self._options.header_bytes:
-            return await self._refuse(
-                exchange,
-                errors.HEADERS_TOO_LARGE,
-                f"request headers exceed limits.header_bytes = {self._options.header_bytes:,} bytes",
-            )
-        exchange.body = await self._read_body(request)
-        if exchange.body is None:
-            return await self._refuse(
-                exchange,
-                errors.TOO_LARGE,
-                f"request body exceeds limits.body_bytes = {self._options.body_bytes:,} bytes; raise it or send less",
-            )
-        exchange.visit = self._router.arrive(self._arrival(exchange), arrived_at)
+        try:
+            self.door.check(request)
+            if request.method == "GET" and exchange.endpoint == "models":
+                return await self._models(exchange)
+            exchange.body = await self.door.body(request)
+            self.door.held_bytes += len(exchange.body)
+        except Refused as refused:
+            retry_after_s = self._retry_after_s() if refused.refusal is errors.SHED else None
+            return await exchange.refuse(refused.refusal, str(refused), retry_after_s)
+        exchange.visit = self._router.arrive(await self._arrival(exchange), exchange.arrived_at)
+        return await self._route(exchange, exchange.visit)
+
+    async def _route(self, exchange: Exchange, visit: Visit) -> web.StreamResponse:
+        """Try the replica that is chosen, and once another where that is of use."""
         refusal, message = errors.NO_REPLICA, "no replica can serve this request now; try again"
-        while lease := self._router.place(exchange.visit, time.monotonic()):
+        while lease := self._router.place(visit, time.monotonic()):
             try:
-                return await self._attempt(exchange, exchange.visit, lease.replica.name, lease.replica.url)
+                return await self._attempt(exchange, visit, lease)
             except ReplicaFailed as failed:
                 self._blame(lease.replica.name, failed)
-                self._router.failed(exchange.visit)
+                self._router.failed(visit)
                 refusal, message = _REFUSALS[failed.failure], f"replica {lease.replica.name} failed: {failed}"
-                if not may_retry(failed.failure, len(exchange.visit.tried)):
+                if not may_retry(failed.failure, len(visit.tried)):
                     break
-        return await self._refuse(exchange, refusal, message)
+        if exchange.busy is not None:
+            return await self._pass_on(exchange, exchange.busy)
+        return await exchange.refuse(refusal, message, self._retry_after_s() if refusal is errors.NO_REPLICA else None)
 
-    async def _read_body(self, request: web.Request) -> bytes | None:
-        """The whole body; None when it is longer than the limit."""
-        most = self._options.body_bytes
-        if (request.content_length or 0) > most:
-            return None
-        pieces, size = [], 0
-        async for piece in request.content.iter_any():
-            size += len(piece)
-            if size > most:
-                return None
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def _arrival(self, exchange: Exchange) -> Arrival:
+    async def _arrival(self, exchange: Exchange) -> Arrival:
+        """Read the prompt and its fingerprint, off the loop where that takes milliseconds."""
         request, body = exchange.request, exchange.body or b""
-        prompt = print_ = None
+        prompt: Prompt | None = None
+        known: Fingerprint | None = None
         # What is compressed, or says that it is no JSON, is the engine's to read.
-        if (
-            body
-            and not request.headers.get("content-encoding")
-            and "json" in request.headers.get("content-type", "json")
-        ):
+        is_plain = not request.headers.get("content-encoding")
+        if body and is_plain and "json" in request.headers.get("content-type", "json"):
             try:
-                prompt = read(body, exchange.endpoint)
-                print_ = fingerprint(prompt, self._options.seed)
+                if len(body) > _THREAD_BYTES:
+                    loop = asyncio.get_running_loop()
+                    prompt, known = await loop.run_in_executor(self._reader, self._look, body, exchange.endpoint)
+                else:
+                    prompt, known = self._look(body, exchange.endpoint)
             except Unreadable as reason:
                 log.debug("prompt_unreadable", request_id=exchange.request_id, reason=str(reason))
         exchange.prompt = prompt
@@ -202,50 +153,57 @@ class Handler:
             body_bytes=len(body),
             stream=prompt.stream if prompt is not None else False,
             model=prompt.model if prompt is not None else None,
-            fingerprint=print_,
+            fingerprint=known,
             probe=headers.PROBE in request.headers,
         )
 
+    def _look(self, body: bytes, endpoint: str) -> tuple[Prompt, Fingerprint]:
+        prompt = read(body, endpoint)
+        return prompt, fingerprint(prompt, self._options.seed)
+
     # -- one replica ------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, exchange: Exchange, visit: Visit, replica: str, url: str) -> web.StreamResponse:
+    async def _attempt(self, exchange: Exchange, visit: Visit, lease: Lease) -> web.StreamResponse:
         """Send the request to one replica and pass its answer on.
 
         Raises:
             ReplicaFailed: before a byte had reached the client; it may be tried elsewhere.
         """
-        request, prompt, body = exchange.request, exchange.prompt, exchange.body
-        spliced = None
-        if prompt is not None and body is not None and replica in self._options.ask_usage:
+        request, prompt, body, replica = exchange.request, exchange.prompt, exchange.body, lease.replica
+        options, spliced = self._options, None
+        if prompt is not None and body is not None and replica.name in options.ask_usage:
             spliced = ask_for_usage(body, prompt, exchange.endpoint)
-        limit = asyncio.timeout(self._options.first_byte_s)
+        head = self._head(request, exchange.request_id, replica.name, plain=prompt is not None)
+        limit = asyncio.timeout(options.first_byte_s)
         try:
             async with (
                 limit,
                 self._upstream.send(
                     request.method,
-                    url + _path_of(request),
-                    headers.to_replica(request.headers, exchange.request_id, plain=prompt is not None),
+                    replica.url + _path_of(request),
+                    head,
                     (spliced or body) if request.body_exists or body else None,
                 ) as answer,
             ):
+                if answer.status in _BUSY:
+                    await self._keep_busy(exchange, lease, answer)
                 exchange.observer = _observer(answer, watch=prompt is not None, hide_usage=spliced is not None)
-                return await self._relay(exchange, visit, answer, limit, untouched=spliced is None)
+                return await self._relay(exchange, visit, lease, answer, limit, untouched=spliced is None)
         except TimeoutError:
             if exchange.response is None:
-                raise ReplicaFailed(
-                    Failure.FIRST_BYTE, f"no byte in limits.first_byte_s = {self._options.first_byte_s:g} s"
-                ) from None
-            return self._cut(exchange, "client_stall" if exchange.writing else "upstream_stall")
+                silence = f"no byte in limits.first_byte_s = {options.first_byte_s:g} s"
+                raise ReplicaFailed(Failure.FIRST_BYTE, silence) from None
+            return exchange.cut("client_stall" if exchange.writing else "upstream_stall")
         except aiohttp.ClientError as error:
             if exchange.response is None:
                 raise ReplicaFailed(Failure.RESET, type(error).__name__) from error
-            return self._cut(exchange, "upstream_reset")
+            return exchange.cut("upstream_reset")
 
     async def _relay(
         self,
         exchange: Exchange,
         visit: Visit,
+        lease: Lease,
         answer: aiohttp.ClientResponse,
         limit: asyncio.Timeout,
         *,
@@ -253,117 +211,105 @@ class Handler:
     ) -> web.StreamResponse:
         """Pass the answer on as it comes. The head waits for the first bytes: until then another replica may answer."""
         gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
-        lease = visit.lease
-        response = web.StreamResponse(
-            status=answer.status, reason=answer.reason, headers=headers.to_client(answer.headers, keep_length=untouched)
-        )
-        response.headers["x-ramjet-replica"] = lease.replica.name if lease is not None else ""
-        response.headers["x-ramjet-reason"] = lease.reason if lease is not None else ""
         data = await answer.content.readany()
-        await self._start(exchange, response)
+        kept = headers.to_client(answer.headers, keep_length=untouched)
+        await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
         while data:
             now = time.monotonic()
+            if lease.replica.delivered(now):
+                log.warning("replica_up", replica=lease.replica.name, error=None)
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
-            exchange.writing = True
-            await _write(response, out)
-            exchange.writing = False
+            await exchange.write(out)
             limit.reschedule(loop.time() + gap_s)
             data = await answer.content.readany()
-        await _write(response, observer.close())
-        await _end(response)
-        exchange.outcome = _outcome(answer.status, observer)
-        return response
+        await exchange.write(observer.close())
+        exchange.outcome = "stream_error_event" if observer.error else _by_status(answer.status)
+        return await exchange.end()
 
-    async def _start(self, exchange: Exchange, response: web.StreamResponse) -> None:
-        """Send the head; from now on the client has seen a byte."""
-        exchange.response, exchange.status = response, response.status
-        response.headers[headers.REQUEST_ID] = exchange.request_id
-        if response.headers.get("content-type", "").startswith("text/event-stream"):
-            # Other proxies on the way buffer unless told not to.
-            response.headers.setdefault("cache-control", "no-cache")
-            response.headers.setdefault("x-accel-buffering", "no")
-        if self.draining:
-            response.force_close()
-        try:
-            await response.prepare(exchange.request)
-        except ConnectionError:
-            raise ClientLeft from None
+    async def _keep_busy(self, exchange: Exchange, lease: Lease, answer: aiohttp.ClientResponse) -> None:
+        """Keep a replica's "busy" for the client, in case no other replica can serve either.
 
-    def _cut(self, exchange: Exchange, outcome: str) -> web.StreamResponse:
-        """The replica died in the middle: close the client's connection, so that the answer does not look complete."""
-        exchange.outcome = outcome
-        if exchange.request.transport is not None:
-            exchange.request.transport.close()
-        assert exchange.response is not None
-        return exchange.response
+        Raises:
+            ReplicaFailed: always; the replica is up, and not to blame.
+        """
+        body = await read_at_most(answer, _MOST_BUSY_BYTES)
+        lease.replica.delivered(time.monotonic())
+        kept = headers.to_client(answer.headers, keep_length=False)
+        exchange.busy = BusyAnswer(answer.status, answer.reason, kept, body, lease.replica.name, lease.reason)
+        raise ReplicaFailed(Failure.BUSY, f"status {answer.status}")
 
-    async def _refuse(self, exchange: Exchange, refusal: Refusal, message: str) -> web.StreamResponse:
-        """Answer in Ramjet's own name."""
-        response = web.Response(
-            status=refusal.status,
-            body=errors.error_body(refusal, message),
-            headers=CIMultiDict({"content-type": "application/json"}),
-        )
-        if refusal is errors.TOO_LARGE:
-            response.force_close()
-        exchange.outcome = refusal.outcome
-        await self._start(exchange, response)
-        await _end(response)
-        return response
+    # -- answers of Ramjet's own --------------------------------------------------------------------------------------
+
+    async def _pass_on(self, exchange: Exchange, busy: BusyAnswer) -> web.StreamResponse:
+        """Give the client the replica's own words, its Retry-After among them."""
+        await exchange.start(_response(busy.status, busy.reason, busy.headers, busy.replica, busy.why))
+        await exchange.write(busy.body)
+        exchange.outcome = _by_status(busy.status)
+        return await exchange.end()
+
+    async def _models(self, exchange: Exchange) -> web.StreamResponse:
+        replicas = {
+            each.url: self._head(exchange.request, exchange.request_id, each.name, plain=True)
+            for each in self._router.fleet
+        }
+        exchange.body = b""
+        status, body = await merged_models(self._router.fleet, self._upstream, replicas, _MODELS_TIMEOUT_S)
+        response = web.Response(status=status, body=body, content_type="application/json")
+        exchange.outcome = _by_status(status)
+        await exchange.start(response)
+        return await exchange.end()
+
+    def _head(self, request: web.Request, request_id: str, replica: str, *, plain: bool) -> CIMultiDict[str]:
+        options = self._options
+        key = options.replica_keys.get(replica)
+        return headers.to_replica(request.headers, request_id, plain=plain, key=key, drop_key=bool(options.client_keys))
+
+    def _retry_after_s(self) -> int:
+        """When it is worth coming back: when the replica that is done first has read what waits for it."""
+        queues = [replica.queue_s for replica in self._router.fleet.serving]
+        return min(60, 1 + int(min(queues, default=5.0)))
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _blame(self, replica: str, failed: ReplicaFailed) -> None:
         """A replica on whose port nobody listens is down at once, and has lost its cache."""
         log.warning("replica_failed", replica=replica, failure=failed.failure.value, error=str(failed))
-        if failed.failure is Failure.REFUSED:
-            if self._router.fleet[replica].probed(error=str(failed), refused=True):
-                log.warning("replica_down", replica=replica, error=str(failed))
-            self._router.restarted(replica)
+        refused = failed.failure is Failure.REFUSED
+        if refused and self._router.refused(replica, str(failed), time.monotonic()):
+            log.warning("replica_down", replica=replica, error=str(failed))
 
-    def _finish(self, exchange: Exchange, arrived_at: float) -> None:
+    def _finish(self, exchange: Exchange) -> Record:
         now, request = time.monotonic(), exchange.request
-        usage = exchange.observer.usage
+        outcome, status, usage = exchange.outcome, exchange.status, exchange.observer.usage
         if exchange.visit is not None:
-            record = self._router.finish(
-                exchange.visit, now, outcome=exchange.outcome, status=exchange.status, usage=usage
-            )
-        else:
-            record = Record(
-                request_id=exchange.request_id,
-                endpoint=exchange.endpoint,
-                prompt_bytes=len(exchange.body or b"") or request.content_length or 0,
-                duration_s=now - arrived_at,
-                outcome=exchange.outcome,
-                status=exchange.status,
-                probe=headers.PROBE in request.headers,
-            )
-        self._on_record(record)
+            return self._router.finish(exchange.visit, now, outcome=outcome, status=status, usage=usage)
+        return Record(
+            request_id=exchange.request_id,
+            endpoint=exchange.endpoint,
+            prompt_bytes=len(exchange.body or b"") or request.content_length or 0,
+            duration_s=now - exchange.arrived_at,
+            outcome=outcome,
+            status=status,
+            probe=headers.PROBE in request.headers,
+        )
 
 
 _REFUSALS = {
     Failure.REFUSED: errors.CANNOT_CONNECT,
     Failure.UNREACHABLE: errors.CANNOT_CONNECT,
     Failure.RESET: errors.RESET,
+    Failure.BUSY: errors.NO_REPLICA,
     Failure.FIRST_BYTE: errors.FIRST_BYTE_TIMEOUT,
 }
 
 
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    if data:
-        try:
-            await response.write(data)
-        except ConnectionError:
-            raise ClientLeft from None
-
-
-async def _end(response: web.StreamResponse) -> None:
-    try:
-        await response.write_eof()
-    except ConnectionError:
-        raise ClientLeft from None
+def _response(status: int, reason: str | None, kept: CIMultiDict[str], replica: str, why: str) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, reason=reason, headers=kept)
+    response.headers["x-ramjet-replica"] = replica
+    response.headers["x-ramjet-reason"] = why
+    return response
 
 
 def _path_of(request: web.Request) -> str:
@@ -379,10 +325,6 @@ def _observer(answer: aiohttp.ClientResponse, *, watch: bool, hide_usage: bool) 
     if kind.startswith("text/event-stream"):
         return SseObserver(hide_usage=hide_usage)
     return JsonObserver() if "json" in kind else PlainObserver()
-
-
-def _outcome(status: int, observer: Observer) -> str:
-    return "stream_error_event" if observer.error else _by_status(status)
 
 
 def _by_status(status: int) -> str:

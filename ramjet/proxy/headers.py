@@ -16,25 +16,35 @@ _HOP_BY_HOP = frozenset(
 _OUR_PREFIX = "x-ramjet-"
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}\Z")
 
+_KEYS = {"authorization", "x-api-key", "api-key"}
+
 REQUEST_ID = "x-request-id"
 PROBE = "x-ramjet-probe"
 
 Headers = CIMultiDict[str] | CIMultiDictProxy[str]
 
 
-def to_replica(headers: Headers, request_id: str, *, plain: bool) -> CIMultiDict[str]:
+def to_replica(
+    headers: Headers, request_id: str, *, plain: bool, key: str | None = None, drop_key: bool = False
+) -> CIMultiDict[str]:
     """The request's headers as the replica gets them.
 
     Args:
         headers: as the client sent them.
         request_id: replaces the client's, which may not be sane.
         plain: do not offer compression, because the answer is to be looked into. Clients accept that always.
+        key: what the replica asks for; it takes the place of the client's.
+        drop_key: the client's key was for Ramjet, and is no replica's business.
     """
     dropped = {"host", "content-length", "expect", REQUEST_ID}
     if plain:
         dropped.add("accept-encoding")
+    if key is not None or drop_key:
+        dropped |= _KEYS
     kept = _end_to_end(headers, dropped)
     kept[REQUEST_ID] = request_id
+    if key is not None:
+        kept["authorization"] = f"Bearer {key}"
     return kept
 
 

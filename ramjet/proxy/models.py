@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
+import aiohttp
 import msgspec
 from multidict import CIMultiDict
 
 from ramjet.core.fleet import Fleet
-from ramjet.proxy.upstream import ReplicaFailed, Upstream
+from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
 
 _MOST_BYTES = 1 << 20
 
@@ -25,14 +27,20 @@ def models_in(body: bytes) -> list[dict[str, Any]]:
 
 
 async def merged_models(
-    fleet: Fleet, upstream: Upstream, headers: CIMultiDict[str], timeout_s: float
+    fleet: Fleet, upstream: Upstream, headers: Mapping[str, CIMultiDict[str]], timeout_s: float
 ) -> tuple[int, bytes]:
     """Status and body of the merged list; an answer that refuses (a missing key) is passed on where no list came.
 
+    Args:
+        fleet: all replicas; those that serve are asked.
+        upstream: carries the questions.
+        headers: what each replica is sent, by its URL, keys included.
+        timeout_s: seconds a replica may take; one that takes longer is left out.
+
     A model that several replicas serve is listed once, as the first of them in the config describes it.
     """
-    serving = fleet.up or list(fleet)
-    answers = await asyncio.gather(*(_ask(each.url, upstream, headers, timeout_s) for each in serving))
+    serving = fleet.serving or list(fleet)
+    answers = await asyncio.gather(*(_ask(each.url, upstream, headers[each.url], timeout_s) for each in serving))
     merged: dict[str, dict[str, Any]] = {}
     for status, body in answers:
         for entry in models_in(body) if status == 200 else ():
@@ -45,8 +53,8 @@ async def merged_models(
 async def _ask(url: str, upstream: Upstream, headers: CIMultiDict[str], timeout_s: float) -> tuple[int, bytes]:
     try:
         async with asyncio.timeout(timeout_s), upstream.send("GET", f"{url}/v1/models", headers, None) as answer:
-            return answer.status, await answer.content.read(_MOST_BYTES)
-    except (ReplicaFailed, TimeoutError):
+            return answer.status, await read_at_most(answer, _MOST_BYTES)
+    except (ReplicaFailed, TimeoutError, aiohttp.ClientError):
         return (
             502,
             b'{"error":{"message":"the replica did not answer","type":"api_error","code":"replica_unreachable"}}',

@@ -1,26 +1,17 @@
-"""The listener that clients connect to: aiohttp's server, with its defaults undone, and Ramjet's own two paths.
+"""The listener that clients connect to: aiohttp's server, with its defaults undone, and Ramjet's own health.
 
 Left alone it would refuse bodies above 1 MiB, decode compressed ones, and let a handler run on after its client left.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
-
 import msgspec
 from aiohttp import web
 
 from ramjet.core.fleet import Fleet
-from ramjet.proxy import headers
 from ramjet.proxy.handler import Handler
-from ramjet.proxy.models import merged_models
-from ramjet.proxy.upstream import Upstream
 
 _READ_BUFFER_BYTES = 1 << 20
-_MODELS_TIMEOUT_S = 5.0
-
-Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def health_body(fleet: Fleet, *, draining: bool) -> tuple[int, bytes]:
@@ -28,7 +19,7 @@ def health_body(fleet: Fleet, *, draining: bool) -> tuple[int, bytes]:
     status = "draining" if draining else fleet.status
     replicas = {
         each.name: {
-            "state": "draining" if each.draining else "up" if each.up else "down",
+            "state": "draining" if each.draining else each.state.value,
             "in_flight": each.in_flight,
             "error": each.last_error,
         }
@@ -37,20 +28,13 @@ def health_body(fleet: Fleet, *, draining: bool) -> tuple[int, bytes]:
     return 503 if status in {"down", "draining"} else 200, msgspec.json.encode({"status": status, "replicas": replicas})
 
 
-def proxy_app(handler: Handler, fleet: Fleet, upstream: Upstream) -> web.Application:
+def proxy_app(handler: Handler, fleet: Fleet) -> web.Application:
     """The application that clients talk to."""
 
     async def dispatch(request: web.Request) -> web.StreamResponse:
-        path = request.raw_path.partition("?")[0]
-        if request.method == "GET" and path == "/health":
+        if request.method == "GET" and request.raw_path.partition("?")[0] == "/health":
             status, body = health_body(fleet, draining=handler.draining)
-            return _json(status, body)
-        if request.method == "GET" and path.rstrip("/") == "/v1/models":
-            given = headers.to_replica(request.headers, headers.request_id_of(request.headers), plain=True)
-            started_at = time.monotonic()
-            status, body = await merged_models(fleet, upstream, given, _MODELS_TIMEOUT_S)
-            handler.answered(request, "models", status, started_at)
-            return _json(status, body)
+            return web.Response(status=status, body=body, content_type="application/json")
         return await handler.handle(request)
 
     # Every path goes through one handler; there is no resource to look up, and no route that could be forgotten.
@@ -59,8 +43,14 @@ def proxy_app(handler: Handler, fleet: Fleet, upstream: Upstream) -> web.Applica
     return app
 
 
-def runner(app: web.Application, *, header_bytes: int) -> web.AppRunner:
-    """The application's server, on no address yet."""
+def runner(app: web.Application, *, header_bytes: int, client_idle_s: float) -> web.AppRunner:
+    """The application's server, on no address yet.
+
+    Args:
+        app: what it serves.
+        header_bytes: of the longest line of a request's head.
+        client_idle_s: seconds in which a client must have sent a whole head, on a new connection or after an answer.
+    """
     return web.AppRunner(
         app,
         access_log=None,
@@ -70,10 +60,6 @@ def runner(app: web.Application, *, header_bytes: int) -> web.AppRunner:
         read_bufsize=_READ_BUFFER_BYTES,
         max_line_size=header_bytes,
         max_field_size=header_bytes,
-        keepalive_timeout=75.0,
+        keepalive_timeout=client_idle_s,
         shutdown_timeout=0.05,  # running answers had limits.drain_s before; 0 would mean for ever
     )
-
-
-def _json(status: int, body: bytes) -> web.Response:
-    return web.Response(status=status, body=body, content_type="application/json")

@@ -91,6 +91,15 @@ class Upstream:
             raise _failed(error) from error
 
 
+async def read_at_most(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """An answer's body, or its beginning where it is longer."""
+    pieces, size = [], 0
+    while size < most_bytes and (piece := await answer.content.readany()):
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)[:most_bytes]
+
+
 def _session(connector: aiohttp.TCPConnector, connect_s: float, *traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=connector,

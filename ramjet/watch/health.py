@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import httpx
 import structlog
 
-from ramjet.core.fleet import Replica, Thresholds
+from ramjet.core.fleet import Replica, State
 from ramjet.core.router import Router
 
 log = structlog.get_logger()
@@ -24,42 +26,71 @@ class Probing:
     path: str = "/health"
     interval_s: float = 3.0
     timeout_s: float = 5.0
-    thresholds: Thresholds = Thresholds()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """What replicas ask for, by name."""
 
 
-async def watch_health(router: Router, probing: Probing) -> None:
-    """Probe every replica until cancelled."""
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with (
-        httpx.AsyncClient(timeout=probing.timeout_s, limits=limits, trust_env=False) as client,
-        asyncio.TaskGroup() as tasks,
-    ):
-        for replica in router.fleet:
-            tasks.create_task(_watch(router, replica, probing, client), name=f"health {replica.name}")
+class HealthWatch:
+    """Runs exactly one prober for each replica of the fleet; `sync` after the fleet or the probing has changed."""
+
+    def __init__(self, router: Router, probing: Probing) -> None:
+        self.probing = probing
+        self._router = router
+        self._tasks: dict[Replica, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def probers(self) -> int:
+        """How many run."""
+        return len(self._tasks)
+
+    def sync(self) -> None:
+        """Look at the fleet again."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(limits=limits, trust_env=False) as client, asyncio.TaskGroup() as group:
+            while True:
+                self._changed.clear()
+                fleet = set(self._router.fleet)
+                for gone in self._tasks.keys() - fleet:
+                    self._tasks.pop(gone).cancel()
+                for come in fleet - self._tasks.keys():
+                    self._tasks[come] = group.create_task(self._watch(come, client), name=f"health {come.name}")
+                await self._changed.wait()
+
+    async def _watch(self, replica: Replica, client: httpx.AsyncClient) -> None:
+        probes = 0
+        while True:
+            probing = self.probing
+            key = probing.keys.get(replica.name)
+            head = {"authorization": f"Bearer {key}"} if key is not None else {}
+            if probes % _MODELS_EVERY == 0:
+                await _read_models(replica, client, head, probing.timeout_s)
+            error, refused = await _probe(replica.url + probing.path, client, head, probing.timeout_s)
+            if replica.probed(time.monotonic(), error=error, refused=refused):
+                log.warning(_EVENTS[replica.state], replica=replica.name, error=replica.last_error)
+                probes = -1  # it may come back with other models
+            if refused:
+                self._router.restarted(replica.name)
+            probes += 1
+            await asyncio.sleep(probing.interval_s)
 
 
-async def _watch(router: Router, replica: Replica, probing: Probing, client: httpx.AsyncClient) -> None:
-    probes = 0
-    while True:
-        if probes % _MODELS_EVERY == 0:
-            await _read_models(replica, client)
-        error, refused = await _probe(replica.url + probing.path, client)
-        if replica.probed(error=error, refused=refused, thresholds=probing.thresholds):
-            log.warning("replica_up" if replica.up else "replica_down", replica=replica.name, error=error)
-            probes = -1  # it may come back with other models
-        if refused:
-            router.restarted(replica.name)
-        probes += 1
-        await asyncio.sleep(probing.interval_s)
+_EVENTS = {State.UP: "replica_up", State.TRIAL: "replica_trial", State.DOWN: "replica_down"}
 
 
-async def _probe(url: str, client: httpx.AsyncClient) -> tuple[str | None, bool]:
+async def _probe(
+    url: str, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float
+) -> tuple[str | None, bool]:
     """What is wrong with a replica (None = nothing), and whether nobody listens there."""
     try:
-        answer = await client.get(url)
+        answer = await client.get(url, headers=head, timeout=timeout_s)
     except httpx.ConnectError as error:
         return f"no connection: {error}", _is_refused(error)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
         return f"{type(error).__name__}: {error}".rstrip(": "), False
     return (None if answer.is_success else f"status {answer.status_code}"), False
 
@@ -74,11 +105,11 @@ def _is_refused(error: BaseException | None) -> bool:
     return False
 
 
-async def _read_models(replica: Replica, client: httpx.AsyncClient) -> None:
+async def _read_models(replica: Replica, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float) -> None:
     """Learn which models a replica lists; one that does not say is taken to serve any."""
     try:
-        answer = await client.get(f"{replica.url}/v1/models")
+        answer = await client.get(f"{replica.url}/v1/models", headers=head, timeout=timeout_s)
         names = [entry["id"] for entry in answer.json()["data"]] if answer.is_success else []
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, OSError):
         return
     replica.models = frozenset(name for name in names if isinstance(name, str))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ramjet.core.fingerprint import fingerprint
-from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, PrefillCost, QueueCost, SpreadLongRule
 from ramjet.core.prompt import read
 from ramjet.core.record import OUTCOMES, Record
@@ -247,7 +247,7 @@ def test_who_is_down_or_draining_gets_nothing() -> None:
     While one replica can serve, it serves.
     """
     to = router("a", "b", "c")
-    to.fleet["a"].up, to.fleet["b"].draining = False, True
+    to.fleet["a"].state, to.fleet["b"].draining = State.DOWN, True
 
     assert {serve(to, Talk(f"agent {n}", 500).arrival()).replica for n in range(10)} == {"c"}
 
@@ -258,7 +258,7 @@ def test_when_nobody_is_up_trying_beats_refusing() -> None:
     """
     to = router("a", "b", "c")
     for replica in to.fleet:
-        replica.up = False
+        replica.state = State.DOWN
     to.fleet["b"].draining = True
 
     records = [serve(to, Talk(f"agent {n}", 500).arrival()) for n in range(10)]
@@ -411,7 +411,7 @@ class Ledger(RuleBasedStateMachine):
     def place(self, data: st.DataObject) -> None:
         visit = self.visit(data, leased=False)
         if visit is not None:
-            serving = [each.name for each in self.router.fleet if each.up] or ["a", "b", "c"]
+            serving = [each.name for each in self.router.fleet if each.serving] or ["a", "b", "c"]
             untried = set(serving) - set(visit.tried)
             lease = self.router.place(visit, self.now)
             assert (lease.replica.name in untried) if lease is not None else not untried
@@ -453,7 +453,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(replica=st.sampled_from("abc"), up=st.booleans())
     def health(self, replica: str, up: bool) -> None:
-        self.router.fleet[replica].up = up
+        self.router.fleet[replica].state = State.UP if up else State.DOWN
 
     @rule(seconds=st.sampled_from((0.1, 10.0, 400.0)))
     def wait(self, seconds: float) -> None:
@@ -657,7 +657,7 @@ def test_what_one_endpoint_or_replica_reports_says_nothing_of_another() -> None:
     assert cached_of(to, "messages", Usage(prompt_tokens=500)) is None
 
     to.add(Replica("b", "http://b:30000"))
-    to.fleet["a"].up = False
+    to.fleet["a"].state = State.DOWN
 
     assert cached_of(to, "chat", Usage(prompt_tokens=500)) is None
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ramjet.core.fleet import State
 from tests.rig import Front, QuickEngine, quick_engine, ramjet
 from tests.scripted import Connection, Seen, dead_url, scripted_engine
 
@@ -347,7 +348,7 @@ async def test_a_stale_connection_is_nobodys_fault() -> None:
                 await asyncio.sleep(pause_s)
 
         assert {record.attempts for record in front.records} == {1}
-        assert all(replica.up for replica in front.router.fleet)
+        assert all(replica.state is State.UP for replica in front.router.fleet)
 
 
 async def test_the_engine_learns_at_once_that_the_client_has_left() -> None:
@@ -379,7 +380,7 @@ async def test_the_engine_learns_at_once_that_the_client_has_left() -> None:
         assert closed == [True] * 4
         assert {record.outcome for record in front.records} == {"client_disconnect"}
         assert front.in_flight == {"a": 0}
-        assert all(replica.up for replica in front.router.fleet)
+        assert all(replica.state is State.UP for replica in front.router.fleet)
 
 
 # -- many at once -------------------------------------------------------------------------------------------------------

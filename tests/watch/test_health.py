@@ -8,11 +8,11 @@ import time
 
 import httpx
 
-from ramjet.core.fleet import Replica, Thresholds
+from ramjet.core.fleet import Replica, State, Thresholds
 from tests.rig import Front, ramjet
 from tests.scripted import Connection, Seen, scripted_engine
 
-QUICK = {"interval_s": 0.05, "timeout_s": 0.2}
+QUICK = {"interval_s": 0.05, "timeout_s": 0.2, "delivering_s": 0.1}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -37,37 +37,100 @@ class Moody:
             await connection.answer(b"{}")
 
 
-async def until(front: Front, *, up: bool, within_s: float = 5.0) -> float:
-    """Wait until the only replica is up or down; seconds it took."""
+async def until(front: Front, *states: State, within_s: float = 5.0) -> float:
+    """Wait until the only replica is in one of these states; seconds it took."""
     started_at = time.monotonic()
     async with asyncio.timeout(within_s):
-        while next(iter(front.router.fleet)).up is not up:  # noqa: ASYNC110 - a belief has no event
+        while next(iter(front.router.fleet)).state not in states:  # noqa: ASYNC110 - a belief has no event
             await asyncio.sleep(0.005)
     return time.monotonic() - started_at
 
 
 def test_one_bad_probe_is_noise_and_so_is_one_good_one() -> None:
     """
-    Down after three in a row, up after two in a row.
+    Down after three in a row, and on trial after two good ones in a row.
     """
     replica = Replica("a", "http://a")
-    changes = [
-        replica.probed(error=error) for error in ("x", "x", None, "x", "x", "x", "x", None, "x", None, None, None)
-    ]
+    probes = ("x", "x", None, "x", "x", "x", "x", None, "x", None, None, None)
+    changes = [replica.probed(now, error=error) for now, error in enumerate(probes)]
 
     assert [number for number, changed in enumerate(changes) if changed] == [5, 10]
+    assert replica.state is State.TRIAL
 
 
 def test_a_refused_connection_counts_at_once() -> None:
     """
-    Nobody listens there: that is no noise.
+    Nobody listens there: that is no noise, whatever was delivered a moment ago.
     """
     replica = Replica("a", "http://a")
+    replica.sent(0)
+    replica.delivered(0)
 
-    assert replica.probed(error="refused", refused=True)
-    assert not replica.up
-    assert not replica.probed(error=None, thresholds=Thresholds(successes=2))
-    assert replica.probed(error=None, thresholds=Thresholds(successes=2))
+    assert replica.probed(1, error="refused", refused=True)
+    assert replica.state is State.DOWN
+
+
+def test_who_delivers_is_not_taken_out_by_probes() -> None:
+    """
+    A busy engine answers its health late: bytes of answers outvote any number of probes, until they stop.
+    """
+    replica = Replica("a", "http://a", thresholds=Thresholds(delivering_s=10))
+    replica.sent(0)
+    for now in range(20):
+        replica.delivered(now)
+        assert not replica.probed(now, error="timeout")
+
+    assert not replica.probed(28.9, error="timeout")
+    assert replica.probed(29.1, error="timeout")
+
+
+def test_who_takes_requests_and_does_nothing_is_wedged() -> None:
+    """
+    Health is green, and no request has seen a byte: out after `wedged_s`, and not before.
+    """
+    replica = Replica("a", "http://a", thresholds=Thresholds(wedged_s=60))
+    replica.sent(0)
+    replica.sent(50)
+
+    assert not replica.probed(60, error=None)
+    assert replica.probed(60.1, error=None)
+    assert replica.state is State.DOWN
+    assert "wedged" in (replica.last_error or "")
+    assert not replica.probed(70, error=None)
+
+
+def test_an_idle_replica_is_not_wedged() -> None:
+    """
+    Silence counts only while something is owed.
+    """
+    replica = Replica("a", "http://a", thresholds=Thresholds(wedged_s=60))
+    replica.sent(0)
+    replica.delivered(1)
+    replica.done()
+
+    assert not replica.probed(1_000, error=None)
+    replica.sent(1_000)
+    assert not replica.probed(1_059, error=None)
+
+
+def test_who_comes_back_gets_one_request_at_a_time_until_a_byte_has_come() -> None:
+    """
+    A trickle: a replica that only looks healthy costs one request, not a crowd.
+    """
+    replica = Replica("a", "http://a")
+    replica.probed(0, error="refused", refused=True)
+    replica.probed(1, error=None)
+    seen = [replica.serving]
+    replica.probed(2, error=None)
+    seen.append(replica.serving)
+    replica.sent(3)
+    seen.append(replica.serving)
+
+    assert replica.delivered(4)
+
+    seen.append(replica.serving)
+    assert seen == [False, True, False, True]
+    assert replica.state is State.UP
 
 
 async def test_a_failing_replica_goes_and_comes_back() -> None:
@@ -79,11 +142,11 @@ async def test_a_failing_replica_goes_and_comes_back() -> None:
         await asyncio.sleep(0.2)
         for status in (500, 0):
             engine.status, before = status, engine.probes
-            await until(front, up=False)
+            await until(front, State.DOWN)
             assert engine.probes - before >= 3
             assert await front.metric("ramjet_replica_up", replica="a") == 0
             engine.status = 200
-            assert await until(front, up=True) < 2
+            assert await until(front, State.UP, State.TRIAL) < 2
             async with httpx.AsyncClient() as client:
                 answer = await client.post(f"{front.url}/v1/chat/completions", json=CHAT)
             assert answer.headers["x-ramjet-reason"] == "only"
@@ -96,7 +159,7 @@ async def test_when_all_are_down_trying_beats_refusing() -> None:
     engine = Moody()
     engine.status = 503
     async with scripted_engine(engine) as server, ramjet({"a": server.url}, watch=True, health=QUICK) as front:
-        await until(front, up=False)
+        await until(front, State.DOWN)
         async with httpx.AsyncClient() as client:
             answer = await client.post(f"{front.url}/v1/chat/completions", json=CHAT)
             health = await client.get(f"{front.url}/health")

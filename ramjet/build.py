@@ -1,0 +1,112 @@
+"""From the configuration to the values that the parts are made of."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+
+from ramjet.config import ReplicaSettings, Settings
+from ramjet.core.fleet import Fleet, Replica, Thresholds
+from ramjet.core.policies import (
+    CrowdingCost,
+    LeaveCost,
+    LongPromptRule,
+    PrefillCost,
+    QueueCost,
+    Reading,
+    SpreadLongRule,
+)
+from ramjet.core.route import Cost, Rule
+from ramjet.core.router import Policy
+from ramjet.proxy.options import Options
+from ramjet.watch.health import Probing
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The rules and costs that the configuration asks for."""
+    routing = settings.routing
+    reading = Reading(routing.prefill.linear_ms / 1e3, routing.prefill.quadratic_ms / 1e3)
+    rules: list[Rule] = []
+    if routing.long_prompt.enabled:
+        rules.append(LongPromptRule(routing.long_prompt.bytes, frozenset(routing.long_prompt.replicas)))
+    if routing.spread_long.enabled:
+        rules.append(SpreadLongRule(routing.spread_long.tokens))
+    costs: list[Cost] = [
+        PrefillCost(reading),
+        QueueCost(routing.request_s),
+        CrowdingCost(routing.request_s),
+        LeaveCost(routing.leave_s),
+    ]
+    return Policy(
+        rules=rules,
+        costs=costs,
+        affinity=routing.affinity.enabled,
+        reading=reading,
+        long_tokens=routing.spread_long.tokens,
+        living_s=routing.living_s,
+        horizon_s=settings.beliefs.horizon_s,
+        memory_bytes=settings.beliefs.memory_mb << 20,
+    )
+
+
+def fleet_of(settings: Settings) -> Fleet:
+    """The replicas that the configuration names."""
+    fleet = Fleet()
+    for each in settings.replicas:
+        fleet.add(replica_of(each, settings))
+    return fleet
+
+
+def replica_of(each: ReplicaSettings, settings: Settings) -> Replica:
+    """One replica, believed up until shown otherwise."""
+    return Replica(each.name, each.url, pool_tokens=each.pool_tokens, thresholds=thresholds_of(settings))
+
+
+def thresholds_of(settings: Settings) -> Thresholds:
+    """What it takes to believe that a replica is down, or up again."""
+    health = settings.health
+    return Thresholds(health.failures, health.successes, health.delivering_s, health.wedged_s)
+
+
+def options_of(settings: Settings, replicas: Iterable[ReplicaSettings], seed: int) -> Options:
+    """The proxy's limits, switches and keys, for the replicas there are now."""
+    limits = settings.limits
+    return Options(
+        body_bytes=limits.body_bytes,
+        header_bytes=limits.header_bytes,
+        in_flight=limits.in_flight,
+        held_bytes=limits.held_bytes,
+        body_gap_s=limits.body_gap_s,
+        first_byte_s=limits.first_byte_s,
+        gap_s=limits.gap_s,
+        allow_engine_admin=settings.allow_engine_admin,
+        ask_usage=frozenset(each.name for each in replicas if each.ask_usage),
+        client_keys=frozenset(key.get_secret_value() for key in settings.client_keys),
+        replica_keys=_keys(replicas),
+        seed=seed,
+    )
+
+
+def probing_of(settings: Settings, replicas: Iterable[ReplicaSettings]) -> Probing:
+    """How replicas are probed."""
+    health = settings.health
+    return Probing(path=health.path, interval_s=health.interval_s, timeout_s=health.timeout_s, keys=_keys(replicas))
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """TLS for the port that clients connect to; None where none is asked for.
+
+    Raises:
+        OSError: certificate and key cannot be used (ssl.SSLError is one).
+    """
+    if settings.tls.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.load_cert_chain(settings.tls.certificate, settings.tls.key)
+    return context
+
+
+def _keys(replicas: Iterable[ReplicaSettings]) -> dict[str, str]:
+    return {each.name: each.api_key.get_secret_value() for each in replicas if each.api_key is not None}

@@ -1,0 +1,200 @@
+"""Changes to a Ramjet that serves: another configuration, other replicas. What it knows and counts survives them."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from ramjet.build import options_of, policy_of, probing_of, replica_of, thresholds_of
+from ramjet.config import ReplicaSettings, Settings
+from ramjet.core.fleet import Replica
+from ramjet.core.router import Router
+from ramjet.metrics import Metrics
+from ramjet.proxy.handler import Handler
+from ramjet.proxy.server import health_body
+from ramjet.watch.health import HealthWatch
+
+log = structlog.get_logger()
+
+ONLY_AT_START = (
+    "listen",
+    "admin",
+    "secret",
+    "log",
+    "tls.certificate",
+    "tls.key",
+    "limits.client_idle_s",
+    "limits.idle_s",
+)
+"""Keys that a running process cannot take over."""
+
+
+class Control:
+    """The one place that changes what serves; the admin API and a reload of the file both go through it."""
+
+    def __init__(
+        self, settings: Settings, *, router: Router, handler: Handler, metrics: Metrics, watch: HealthWatch, seed: int
+    ) -> None:
+        self.settings = settings
+        self._router = router
+        self._handler = handler
+        self._metrics = metrics
+        self._watch = watch
+        self._seed = seed
+        self._replicas = {each.name: each for each in settings.replicas}
+
+    # -- another configuration --------------------------------------------------------------------------------------
+
+    def apply(self, settings: Settings) -> list[str]:
+        """Take over another configuration; returns the changed keys that need a restart.
+
+        Replicas that the old file named and the new one does not are removed; those that were added by hand stay.
+        One whose URL changed is another replica under the same name.
+        """
+        old, self.settings = self.settings, settings
+        wanted = {each.name: each for each in settings.replicas}
+        for name in [each.name for each in old.replicas]:
+            if name in self._replicas and (name not in wanted or wanted[name].url != self._replicas[name].url):
+                self._remove(name)
+        for name, each in wanted.items():
+            if name not in self._replicas:
+                self._add(each)
+            else:
+                self._replicas[name] = each
+                self._router.resize(name, each.pool_tokens)
+        self._router.change_policy(policy_of(settings))
+        for replica in self._router.fleet:
+            replica.thresholds = thresholds_of(settings)
+        self._refresh()
+        return [key for key in ONLY_AT_START if _value(old, key) != _value(settings, key)]
+
+    # -- the replicas -----------------------------------------------------------------------------------------------
+
+    def add(self, given: dict[str, Any]) -> None:
+        """Take a replica in, given as in the config file.
+
+        Raises:
+            ValueError: it is given wrongly, or its name or URL is taken.
+        """
+        try:
+            each = ReplicaSettings(**given)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(str(step) for step in fault["loc"])
+            raise ValueError(f"{where}: {fault['msg'].removeprefix('Value error, ')}") from None
+        if each.name in self._replicas:
+            raise ValueError(f"a replica is already named {each.name}; remove it first, or choose another name")
+        if any(other.url == each.url for other in self._replicas.values()):
+            raise ValueError(f"a replica already has the url {each.url}")
+        self._add(each)
+        self._refresh()
+        log.info("replica_added", replica=each.name, url=each.url)
+
+    def remove(self, name: str) -> None:
+        """Let a replica go; what runs there ends there.
+
+        Raises:
+            KeyError: there is no such replica.
+        """
+        self._find(name)
+        self._remove(name)
+        self._refresh()
+        log.info("replica_removed", replica=name)
+
+    def drain(self, name: str) -> None:
+        """Send a replica nothing new.
+
+        Raises:
+            KeyError: there is no such replica.
+        """
+        self._find(name).draining = True
+        log.info("replica_draining", replica=name)
+
+    def enable(self, name: str) -> None:
+        """Send a replica requests again.
+
+        Raises:
+            KeyError: there is no such replica.
+        """
+        self._find(name).draining = False
+        log.info("replica_enabled", replica=name)
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The replicas and their state."""
+        return [
+            {
+                "name": each.name,
+                "url": each.url,
+                "state": each.state.value,
+                "draining": each.draining,
+                "in_flight": each.in_flight,
+                "queue_s": round(each.queue_s, 3),
+                "resident_tokens": self._router.resident_tokens(each.name),
+                "pool_tokens": each.pool_tokens,
+                "conversations": self._router.conversations.living_at[each.name],
+                "models": sorted(each.models),
+                "error": each.last_error,
+            }
+            for each in self._router.fleet
+        ]
+
+    # -- what the admin port shows ------------------------------------------------------------------------------------
+
+    def scrape(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return self._metrics.render()
+
+    def health(self) -> tuple[int, bytes]:
+        """Status and JSON body of the process' health."""
+        return health_body(self._router.fleet, draining=self._handler.draining)
+
+    def refuses(self, shown: str) -> str | None:
+        """Why whoever shows this token may not see or change replicas; None if they may."""
+        token = self.settings.admin_token
+        if token is None:
+            return None if is_loopback(self.settings.admin) else "set admin_token, or put admin on a loopback address"
+        same = hmac.compare_digest(shown.encode(), token.get_secret_value().encode())
+        return None if same else "show admin_token as 'Authorization: Bearer TOKEN'"
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Replica:
+        return self._router.fleet[name]
+
+    def _add(self, each: ReplicaSettings) -> None:
+        replica = replica_of(each, self.settings)
+        self._replicas[each.name] = each
+        self._router.add(replica)
+        self._metrics.add(replica, self._router)
+
+    def _remove(self, name: str) -> None:
+        del self._replicas[name]
+        self._router.remove(name)
+        self._metrics.remove(name)
+
+    def _refresh(self) -> None:
+        """Tell the edges which replicas there are, with which keys."""
+        replicas = list(self._replicas.values())
+        self._handler.door.options = options_of(self.settings, replicas, self._seed)
+        self._watch.probing = probing_of(self.settings, replicas)
+        self._watch.sync()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT can be reached from this machine only."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _value(settings: Settings, key: str) -> object:
+    value: object = settings
+    for step in key.split("."):
+        value = getattr(value, step)
+    return value

@@ -1,0 +1,103 @@
+"""Who may come in, and with how much: what is decided before a request is looked into."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+
+from aiohttp import web
+
+from ramjet.proxy import errors
+from ramjet.proxy.errors import Refusal
+from ramjet.proxy.options import Options
+from ramjet.proxy.paths import is_engine_admin
+
+
+class Refused(Exception):
+    """The request is not let in."""
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+class Door:
+    """Checks requests, reads their bodies, and keeps count of what is inside."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.inside = 0
+        self.held_bytes = 0
+
+    def check(self, request: web.Request) -> None:
+        """Look at a request's head.
+
+        Raises:
+            Refused: it is not let in.
+        """
+        options = self.options
+        if sum(len(name) + len(value) for name, value in request.raw_headers) > options.header_bytes:
+            raise Refused(
+                errors.HEADERS_TOO_LARGE,
+                f"request headers exceed limits.header_bytes = {options.header_bytes:,} bytes",
+            )
+        if options.client_keys and not _shows_one_of(request, options.client_keys):
+            raise Refused(errors.NO_KEY, "show one of client_keys as 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
+        if not options.allow_engine_admin and is_engine_admin(request.raw_path):
+            raise Refused(
+                errors.FORBIDDEN,
+                "this path administers the engine; call the replica itself, or set allow_engine_admin: true",
+            )
+        if self.inside > options.in_flight:
+            raise Refused(errors.SHED, f"limits.in_flight = {options.in_flight:,} requests are under way; try later")
+        self._check_room(request.content_length or 0)
+
+    async def body(self, request: web.Request) -> bytes:
+        """The whole body; what it takes is held until `forget`.
+
+        Raises:
+            Refused: it is too long, there is no room for it, or it comes too slowly.
+        """
+        pieces: list[bytes] = []
+        size = 0
+        if request.content_length is not None and request.content_length > self.options.body_bytes:
+            raise self._too_large()
+        try:
+            while True:
+                async with asyncio.timeout(self.options.body_gap_s):
+                    piece = await request.content.readany()
+                if not piece:
+                    return b"".join(pieces)
+                size += len(piece)
+                if size > self.options.body_bytes:
+                    raise self._too_large()
+                self._check_room(len(piece))
+                self.held_bytes += len(piece)
+                pieces.append(piece)
+        except TimeoutError:
+            gap = f"limits.body_gap_s = {self.options.body_gap_s:g} s"
+            raise Refused(errors.TOO_SLOW, f"nothing of the request body came for {gap}") from None
+        finally:
+            # Given back here, and taken again by whoever keeps the body: an error must not leave it counted.
+            self.held_bytes -= sum(map(len, pieces))
+
+    def _too_large(self) -> Refused:
+        most = f"limits.body_bytes = {self.options.body_bytes:,} bytes"
+        return Refused(errors.TOO_LARGE, f"request body exceeds {most}; raise it or send less")
+
+    def _check_room(self, size: int) -> None:
+        if self.held_bytes + size > self.options.held_bytes:
+            most = f"limits.held_bytes = {self.options.held_bytes:,} bytes"
+            raise Refused(errors.SHED, f"request bodies of {most} are under way; try later")
+
+
+def _shows_one_of(request: web.Request, keys: frozenset[str]) -> bool:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    shown = [bearer.strip()] if scheme.lower() == "bearer" else []
+    shown += [request.headers[name] for name in ("x-api-key", "api-key") if name in request.headers]
+    # Every key is compared in full with every other: how long it takes says nothing about which was nearly right.
+    found = False
+    for given in shown:
+        for key in keys:
+            found |= hmac.compare_digest(given.encode(), key.encode())
+    return found

@@ -1,0 +1,67 @@
+"""Take over the configuration file when it changes, and on SIGHUP. A file with a fault changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from ramjet.config import ConfigError, Settings
+
+log = structlog.get_logger()
+
+_LOOK_EVERY_S = 1.0
+
+
+class Reloader:
+    """Looks at the file every second; `asked` makes it look at once, whether or not the file seems changed."""
+
+    def __init__(self, path: Path | None, read: Callable[[], Settings], apply: Callable[[Settings], list[str]]) -> None:
+        self._path = path
+        self._read = read
+        self._apply = apply
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Read the configuration again now."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        seen = _stamp(self._path)
+        while True:
+            asked = await self._wait()
+            now = _stamp(self._path)
+            # A file that is being replaced may be gone for a moment.
+            if asked or (now is not None and now != seen):
+                seen = now
+                self._reload()
+
+    async def _wait(self) -> bool:
+        try:
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                await self._asked.wait()
+        except TimeoutError:
+            return False
+        self._asked.clear()
+        return True
+
+    def _reload(self) -> None:
+        try:
+            settings = self._read()
+        except ConfigError as error:
+            log.error("config_rejected", error=str(error))  # noqa: TRY400 - the message says all
+            return
+        needs_restart = self._apply(settings)
+        log.info("config_reloaded", replicas=[each.name for each in settings.replicas], needs_restart=needs_restart)
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """What changes when a file does; None where there is none."""
+    try:
+        status = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
