@@ -14,10 +14,10 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from ramjet.admin.server import admin_app
+from ramjet.admin.server import admin_app, is_loopback
 from ramjet.build import fleet_of, options_of, policy_of, probing_of, tls_of
 from ramjet.config import Settings
-from ramjet.control import Control, is_loopback
+from ramjet.control import Control
 from ramjet.core.record import Record
 from ramjet.core.router import Router
 from ramjet.metrics import Metrics
@@ -64,6 +64,10 @@ async def running(
     """
     if settings.admin_token is None and not is_loopback(settings.admin):
         log.warning("admin_read_only", admin=settings.admin, remedy="set admin_token to change replicas at run time")
+    try:
+        tls = tls_of(settings)
+    except OSError as error:
+        raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
     limits = settings.limits
     router = Router(fleet_of(settings), policy_of(settings))
     metrics = Metrics()
@@ -80,17 +84,15 @@ async def running(
 
     handler = Handler(router, upstream, options_of(settings, settings.replicas, seed), record)
     health = HealthWatch(router, probing_of(settings, settings.replicas))
-    control = Control(settings, router=router, handler=handler, metrics=metrics, watch=health, seed=seed)
-    try:
-        tls = tls_of(settings)
-    except OSError as error:
-        raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
+    control = Control(
+        settings, router=router, handler=handler, upstream=upstream, metrics=metrics, watch=health, seed=seed
+    )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(upstream.close)
         listen = partial(_listen, stack, header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
         admin_url = await listen(settings.admin, admin_app(control))
         front = proxy_app(handler, router.fleet)
-        url = await listen(settings.listen, front, tls=tls, before_stop=partial(_drain, handler, limits.drain_s))
+        url = await listen(settings.listen, front, tls=tls, before_stop=partial(_drain, handler, control))
         if watch:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(tasks.create_task(health.run(), name="health").cancel)
@@ -114,7 +116,7 @@ async def serve(settings: Settings, path: Path | None, read: Callable[[], Settin
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         reloading = tasks.create_task(reloader.run(), name="reload")
         await stop.wait()
-        log.info("draining", in_flight=ramjet.handler.door.inside, seconds=settings.limits.drain_s)
+        log.info("draining", in_flight=ramjet.handler.door.inside, seconds=ramjet.control.settings.limits.drain_s)
         reloading.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -150,10 +152,10 @@ async def _listen(
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
 
 
-async def _drain(handler: Handler, seconds: float) -> None:
+async def _drain(handler: Handler, control: Control) -> None:
     """Let running answers end, for so long and no longer."""
     handler.draining = True
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(control.settings.limits.drain_s):
             await handler.idle.wait()
     handler.stopping = True

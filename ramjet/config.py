@@ -302,8 +302,8 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     Raises:
         ConfigError: with the place, the value and the remedy.
     """
-    values = _read_yaml(path) if path is not None else {}
     try:
+        values = _read_yaml(path) if path is not None else {}
         values = _merge(values, Environment(Settings)())
         values = _merge(values, _with_replicas(values, overrides or {}))
         return Settings(**values)
@@ -313,6 +313,11 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         field = re.search(r'field "(\w+)"', str(error))
         name = field[1] if field else "environment"
         raise ConfigError(f"{ENV_PREFIX}{name.upper()}: {name}: is not JSON, as lists and mappings must be") from None
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, ArithmeticError, RecursionError, AttributeError) as error:
+        # YAML can write values that Python's own types refuse to be: a date that does not exist, a number too long.
+        raise ConfigError(f"{path}: holds a value that cannot be used: {error}") from None
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str | None]]:
@@ -406,8 +411,15 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except yaml.MarkedYAMLError as error:
+        # Without the line itself, which may hold a secret.
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        raise ConfigError(f"{path}: {where}is not YAML: {error.problem or error.context}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {type(error).__name__}") from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply to be a configuration") from None
     if values is None:
@@ -464,11 +476,15 @@ _SECRETS = {"secret", "admin_token", "client_keys"}
 
 
 def _shown(key: str, value: object) -> str:
-    return (
-        "***"
-        if key.partition(".")[0] in _SECRETS or key.rpartition(".")[2] == "api_key"
-        else re.sub(r"(?:(?<=//)|(?<=\A')|(?<=\A\")).*@", "***@", repr(value))
-    )
+    if key.partition(".")[0] in _SECRETS or key.rpartition(".")[2] == "api_key":
+        return "***"
+    if isinstance(value, (dict, list)):  # keys may stand in it
+        return "a mapping" if isinstance(value, dict) else "a list"
+    try:
+        shown = repr(value)
+    except ValueError:  # Python does not write out integers of more than 4,300 digits
+        return "a number too long to show"
+    return re.sub(r"(?:(?<=//)|(?<=\A')|(?<=\A\")).*@", "***@", shown)
 
 
 def _sections(key: str) -> Iterator[str]:

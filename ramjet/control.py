@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
+from ramjet.admin.server import is_loopback
 from ramjet.build import options_of, policy_of, probing_of, replica_of, thresholds_of
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.fleet import Replica
@@ -16,20 +16,15 @@ from ramjet.core.router import Router
 from ramjet.metrics import Metrics
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import health_body
+from ramjet.proxy.upstream import Upstream
 from ramjet.watch.health import HealthWatch
 
 log = structlog.get_logger()
 
 ONLY_AT_START = (
-    "listen",
-    "admin",
-    "secret",
-    "log",
-    "tls.certificate",
-    "tls.key",
-    "limits.client_idle_s",
-    "limits.idle_s",
-)
+    "listen", "admin", "secret", "log", "tls.certificate", "tls.key",
+    "limits.header_bytes", "limits.client_idle_s", "limits.idle_s",
+)  # fmt: skip
 """Keys that a running process cannot take over."""
 
 
@@ -37,14 +32,26 @@ class Control:
     """The one place that changes what serves; the admin API and a reload of the file both go through it."""
 
     def __init__(
-        self, settings: Settings, *, router: Router, handler: Handler, metrics: Metrics, watch: HealthWatch, seed: int
+        self,
+        settings: Settings,
+        *,
+        router: Router,
+        handler: Handler,
+        upstream: Upstream,
+        metrics: Metrics,
+        watch: HealthWatch,
+        seed: int,
     ) -> None:
         self.settings = settings
+        self._started_with = settings
         self._router = router
         self._handler = handler
+        self._upstream = upstream
         self._metrics = metrics
         self._watch = watch
         self._seed = seed
+        # Where it listens does not change with a reload, whatever the new file says.
+        self._on_loopback = is_loopback(settings.admin)
         self._replicas = {each.name: each for each in settings.replicas}
 
     # -- another configuration --------------------------------------------------------------------------------------
@@ -53,12 +60,15 @@ class Control:
         """Take over another configuration; returns the changed keys that need a restart.
 
         Replicas that the old file named and the new one does not are removed; those that were added by hand stay.
-        One whose URL changed is another replica under the same name.
+        One whose URL changed is another replica under the same name, and one of its URL is it under another name.
         """
         old, self.settings = self.settings, settings
         wanted = {each.name: each for each in settings.replicas}
-        for name in [each.name for each in old.replicas]:
-            if name in self._replicas and (name not in wanted or wanted[name].url != self._replicas[name].url):
+        names = {each.url: each.name for each in settings.replicas}
+        listed = {each.name for each in old.replicas}
+        for name, each in list(self._replicas.items()):
+            is_gone = name in listed and name not in wanted
+            if is_gone or names.get(each.url, name) != name or (name in wanted and wanted[name].url != each.url):
                 self._remove(name)
         for name, each in wanted.items():
             if name not in self._replicas:
@@ -70,7 +80,7 @@ class Control:
         for replica in self._router.fleet:
             replica.thresholds = thresholds_of(settings)
         self._refresh()
-        return [key for key in ONLY_AT_START if _value(old, key) != _value(settings, key)]
+        return [key for key in ONLY_AT_START if _value(self._started_with, key) != _value(settings, key)]
 
     # -- the replicas -----------------------------------------------------------------------------------------------
 
@@ -156,8 +166,8 @@ class Control:
         """Why whoever shows this token may not see or change replicas; None if they may."""
         token = self.settings.admin_token
         if token is None:
-            return None if is_loopback(self.settings.admin) else "set admin_token, or put admin on a loopback address"
-        same = hmac.compare_digest(shown.encode(), token.get_secret_value().encode())
+            return None if self._on_loopback else "set admin_token, or put admin on a loopback address"
+        same = hmac.compare_digest(shown.encode(errors="surrogateescape"), token.get_secret_value().encode())
         return None if same else "show admin_token as 'Authorization: Bearer TOKEN'"
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -180,17 +190,9 @@ class Control:
         """Tell the edges which replicas there are, with which keys."""
         replicas = list(self._replicas.values())
         self._handler.door.options = options_of(self.settings, replicas, self._seed)
+        self._upstream.connect_s = self.settings.limits.connect_s
         self._watch.probing = probing_of(self.settings, replicas)
         self._watch.sync()
-
-
-def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT can be reached from this machine only."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _value(settings: Settings, key: str) -> object:

@@ -41,6 +41,8 @@ def configure(log_format: str = "json", level: str = "info") -> None:
     root.setLevel(level.upper())
     # httpx logs each probe at info; aiohttp's access log is off, for Ramjet writes its own line.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    # httpcore logs all headers at debug, keys and cookies among them.
+    logging.getLogger("httpcore").setLevel(logging.WARNING)
     # What aiohttp's server logs is what could not be parsed, and it quotes it: that may be a key.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
 

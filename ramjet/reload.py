@@ -30,14 +30,16 @@ class Reloader:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        seen = _stamp(self._path)
+        seen = before = _stamp(self._path)
         while True:
             asked = await self._wait()
             now = _stamp(self._path)
-            # A file that is being replaced may be gone for a moment.
-            if asked or (now is not None and now != seen):
+            # A file that is being written changes from look to look, and one being replaced may be gone for a moment.
+            settled = now is not None and now == before
+            if asked or (settled and now != seen):
                 seen = now
                 self._reload()
+            before = now
 
     async def _wait(self) -> bool:
         try:
@@ -53,6 +55,10 @@ class Reloader:
             settings = self._read()
         except ConfigError as error:
             log.error("config_rejected", error=str(error))  # noqa: TRY400 - the message says all
+            return
+        if not settings.replicas:
+            told = f"{self._path}: replicas: is empty; a fleet is let go replica by replica, not at once"
+            log.error("config_rejected", error=told)
             return
         needs_restart = self._apply(settings)
         log.info("config_reloaded", replicas=[each.name for each in settings.replicas], needs_restart=needs_restart)

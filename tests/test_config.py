@@ -57,7 +57,7 @@ def refused(file: Path, text: str | bytes, overrides: dict[str, Any] | None = No
         ("replicas: [{name: a}]", ["replicas.0.url", "nothing given", "required", "where it is"]),
         ("replicas: [{url: 'http://h'}]", ["replicas.0.name", "nothing given", "its name in logs"]),
         ("replicas: [{name: 'a b', url: 'http://h'}]", ["replicas.0.name", "'a b' given", "letters, digits"]),
-        ("replicas: {a: 'http://h'}", ["replicas", "{'a': 'http://h'} given", "list"]),
+        ("replicas: {a: 'http://h'}", ["replicas", "a mapping given", "list"]),
         ("replicas: [{name: a, url: 'http://h', pool_tokens: 0}]", ["replicas.0.pool_tokens", "0 given", "than 0"]),
         (TWO.replace("name: b", "name: a"), ["replicas", "the name a is given twice", "its own"]),
         (TWO.replace("10.0.0.8", "10.0.0.7"), ["the url http://10.0.0.7:30000 is given twice", "its own"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,20 +11,27 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import factorial
 from pathlib import Path
+from typing import Any, cast
 
 import click
 import pytest
 import yaml
+from aiohttp.test_utils import make_mocked_request
 from prometheus_client import Metric
 
+from ramjet.admin.server import admin_app
+from ramjet.build import fleet_of, policy_of
 from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
+from ramjet.control import ONLY_AT_START, Control
 from ramjet.core.policies import CrowdingCost, Reading
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS, Ask, Candidate
+from ramjet.core.router import Router
 from ramjet.metrics import ENDPOINT_NAMES, Metrics
 from ramjet.proxy import errors
+from ramjet.proxy.server import health_body
 from tests.test_deploy import exported, faults
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,8 +43,8 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-README, CONFIGURATION, METRICS, DESIGN = map(
-    page, ("README.md", "docs/configuration.md", "docs/metrics.md", "docs/design.md")
+README, CONFIGURATION, METRICS, DESIGN, RUNBOOK = map(
+    page, ("README.md", "docs/configuration.md", "docs/metrics.md", "docs/design.md", "docs/runbook.md")
 )
 
 
@@ -148,9 +156,23 @@ def test_variables_in_examples_exist(monkeypatch: pytest.MonkeyPatch) -> None:
 
         assert load() != before
 
-    words = {word for text in (README, CONFIGURATION) for word in re.findall(rf"{ENV_PREFIX}[A-Z_]+[A-Z]", text)}
+    words = {
+        word for text in (README, CONFIGURATION, RUNBOOK) for word in re.findall(rf"{ENV_PREFIX}[A-Z_]+[A-Z]", text)
+    }
     known = {ENV_PREFIX + key.upper().replace(".", "__") for key in keys()}
     assert words <= known | {f"{ENV_PREFIX}LOG"}
+
+
+def test_keys_that_need_a_restart_are_listed() -> None:
+    """
+    Every key that a running Ramjet cannot take over is in the table that says why, or all keys of its section are.
+    """
+    rows = table(CONFIGURATION, "Key")
+    listed = {name for cells in rows.values() for name in re.findall(r"`([\w.]+)`", cells[0])}
+    needed = {key for key in keys() for name in ONLY_AT_START if key == name or key.startswith(f"{name}.")}
+
+    assert needed <= listed <= set(keys())
+    assert all(cells[1] for cells in rows.values())
 
 
 # -- metrics and records ----------------------------------------------------------------------------------------------
@@ -254,17 +276,56 @@ def test_log_line_shown_is_one_that_could_be_written() -> None:
     assert fields["outcome"] in OUTCOMES
 
 
+def events() -> dict[str, str]:
+    """Every event that the code logs, but for the request lines, and its level."""
+    logged: dict[str, str] = {}
+    for path in sorted((ROOT / "ramjet").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for level, arguments in re.findall(r"\blog\.(debug|info|warning|error)\(([^,)]*)", source):
+            # An event is named in the call, or looked up in a mapping of the same file.
+            mapping = re.match(r"(_[A-Z]+)\[", arguments)
+            named = re.search(rf"^{mapping[1]} = \{{.*?\}}", source, re.MULTILINE | re.DOTALL) if mapping else None
+            found = re.findall(r'"(\w+)"', named[0] if named else arguments)
+            assert found, f"{path.name}: no event in {arguments}"
+            logged |= dict.fromkeys(found, level)
+    del logged["request"]
+    return logged
+
+
 def test_every_event_is_explained() -> None:
     """
     Every event that the code logs has its row, with its level, and there are no others.
     """
-    source = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "ramjet").rglob("*.py")))
-    logged: dict[str, str] = {}
-    for level, arguments in re.findall(r"\blog\.(debug|info|warning|error)\(([^,)]*)", source):
-        logged |= dict.fromkeys(re.findall(r'"(\w+)"', arguments), level)
-    del logged["request"]
+    assert {event: cells[1] for event, cells in table(METRICS, "`event`").items()} == events()
 
-    assert {event: cells[1] for event, cells in table(METRICS, "`event`").items()} == logged
+
+def test_every_outcome_says_whose_fault_it_is() -> None:
+    """
+    What counts against a replica is a connection or silence, and never what a client did or an engine answered.
+    """
+    blamed = {outcome for outcome, cells in table(METRICS, "`outcome`").items() if cells[3] == "the replica"}
+
+    assert all(cells[3] for cells in table(METRICS, "`outcome`").values())
+    assert blamed == {outcome for outcome in OUTCOMES if outcome.startswith(("upstream_", "timeout_"))}
+
+
+def test_health_and_replicas_are_as_shown() -> None:
+    """
+    The bodies on the page have the fields of the real ones, in their order, and each field of a replica has its row.
+    """
+    shown = {next(iter(each)): each for each in map(json.loads, blocks(METRICS, "json")[1:])}
+    settings = load(None, {"replicas": [{"name": "glm-1", "url": "http://10.0.0.7:30000"}]})
+    router = Router(fleet_of(settings), policy_of(settings))
+    absent = cast("Any", None)
+    control = Control(settings, router=router, handler=absent, upstream=absent, metrics=Metrics(), watch=absent, seed=0)
+    health = json.loads(health_body(router.fleet, draining=False)[1])
+
+    assert list(shown["status"]) == list(health)
+    assert list(shown["status"]["replicas"]["glm-1"]) == list(health["replicas"]["glm-1"])
+    assert list(shown["replicas"]["replicas"][0]) == list(control.replicas()[0])
+    rows = table(METRICS, "Field of a replica")
+    named = [name for cells in rows.values() for name in re.findall(r"`(\w+)`", cells[0])]
+    assert named == list(control.replicas()[0])
 
 
 def test_every_header_is_explained() -> None:
@@ -277,6 +338,87 @@ def test_every_header_is_explained() -> None:
     assert named
     assert [name for name in sorted(named) if f"`{name}`" not in METRICS] == []
     assert set(table(METRICS, "Header")) <= named | {"x-request-id"}
+
+
+# -- the runbook ------------------------------------------------------------------------------------------------------
+
+
+def curls(text: str) -> Iterator[tuple[str, str, str]]:
+    """Every curl command in a page's blocks for the shell: method, server and path."""
+    for block in blocks(re.sub(r"^ +", "", text, flags=re.MULTILINE), "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            for given in re.findall(r"\bcurl (-.*?)(?: \||\)|$)", line):
+                named = re.search(r"-X ([A-Z]+)", given)
+                target = re.search(r"(\$[A-Z]+|http://[\w.]+:\d+)(/[^\s'\"]*)", given)
+                assert target, given
+                yield named[1] if named else "POST" if " -d " in given else "GET", target[1], target[2]
+
+
+def serves(method: str, path: str) -> bool:
+    """Whether the admin application has a page there."""
+    router = admin_app(cast("Any", None)).router
+    return asyncio.run(router.resolve(make_mocked_request(method, path))).http_exception is None
+
+
+def test_runbook_asks_for_pages_that_exist() -> None:
+    """
+    Every curl to the admin port has a page there, and every page there has a curl; the others ask for known paths.
+    """
+    asked = list(curls(RUNBOOK))
+    ours = {(method, re.sub(r"glm-\d", "glm-1", path)) for method, server, path in asked if server == "$ADMIN"}
+    others = {path for _, server, path in asked if server != "$ADMIN"}
+    pages = {
+        (route.method, re.sub(r"{name}", "glm-1", route.resource.canonical).replace("{change}", change))
+        for route in admin_app(cast("Any", None)).router.routes()
+        for change in ("drain", "enable")
+        if route.resource is not None and route.method != "HEAD"
+    }
+
+    assert ours == pages
+    assert all(serves(*each) for each in ours)
+    assert not serves("POST", "/replicas/glm-1/restart")
+    assert others <= {*ENDPOINTS, "/health"}
+    assert all(serves(method, path) for method, server, path in curls(README) if server.endswith(":9090"))
+
+
+def test_admin_requests_in_the_reference_exist() -> None:
+    """
+    The same for the table of what changes replicas.
+    """
+    for request in table(METRICS, "Request"):
+        method, _, path = request.partition(" ")
+        assert serves(method, path.replace("{name}", "glm-1")), request
+
+
+def test_runbook_knows_every_outcome_and_event() -> None:
+    """
+    Each has a row that says what to do, none is invented, and the log lines shown are of events that exist.
+    """
+    rows = table(RUNBOOK, "`event`")
+    named = [event for cells in rows.values() for event in re.findall(r"`(\w+)`", cells[0])]
+
+    assert list(table(RUNBOOK, "`outcome`")) == list(OUTCOMES)
+    assert sorted(named) == sorted(events())
+    assert all(cells[1] for cells in (*rows.values(), *table(RUNBOOK, "`outcome`").values()))
+    lines = [json.loads(block) for block in blocks(re.sub(r"^ +", "", RUNBOOK, flags=re.MULTILINE), "json")]
+    assert lines
+    assert all(events()[line["event"]] == line["level"] for line in lines)
+
+
+def test_words_in_the_runbook_exist() -> None:
+    """
+    Every key, metric, outcome, event, reason or field in backticks is one that there is.
+    """
+    words = set(re.findall(r"`([a-z]+(?:[_.][a-z_]+)+)`", RUNBOOK))
+    known = {*OUTCOMES, *events(), *REASONS, *families(), *Record(request_id="", endpoint="").log_fields()}
+    known |= {step.rsplit(".", depth)[0] for step in documented_keys() for depth in range(step.count(".") + 1)}
+    known |= {
+        name for cells in table(METRICS, "Field of a replica").values() for name in re.findall(r"`(\w+)`", cells[0])
+    }
+    known |= {"api_key", "needs_restart"}
+
+    assert words
+    assert sorted(words - known) == []
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------

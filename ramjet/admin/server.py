@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -71,7 +73,7 @@ class _Pages:
     async def added(self, request: web.Request) -> web.Response:
         try:
             given = msgspec.json.decode(await request.read(), type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f'the body must be a replica as JSON, {{"name": ..., "url": ...}}: {error}') from None
         self._operations.add(given)
         return self._list(status=201)
@@ -93,6 +95,8 @@ class _Pages:
             refusal = self._operations.refuses(shown)
             if refusal is not None:
                 return _json({"error": refusal}, status=401)
+            if not shown and (_from_a_page(request) or not is_loopback(request.host)):
+                return _json({"error": "web pages may not change replicas; set admin_token, and show it"}, status=403)
             try:
                 return await answer(request)
             except KeyError as error:
@@ -104,6 +108,20 @@ class _Pages:
 
     def _list(self, status: int = 200) -> web.Response:
         return _json({"replicas": self._operations.replicas()}, status=status)
+
+
+def _from_a_page(request: web.Request) -> bool:
+    """Whether a browser sent it for a page: an operator's browser reaches loopback, and any page can make it ask."""
+    return "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST or HOST:PORT can be reached from this machine only; other names may lead anywhere."""
+    host = urlsplit(f"//{address}").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _json(value: object, status: int = 200) -> web.Response:

@@ -100,10 +100,14 @@ class Replica:
         if not self.in_flight:
             self.silent_since = None
 
-    def delivered(self, now: float) -> bool:
-        """It has delivered bytes of an answer, which is the best sign of health; True when `state` changed."""
-        was, self.delivered_at = self.state, now
+    def answered(self, now: float) -> None:
+        """It has said something, be it that it failed: it is not wedged."""
         self.silent_since = now if self.in_flight else None
+
+    def delivered(self, now: float) -> bool:
+        """It has delivered bytes of a good answer, which is the best sign of health; True when `state` changed."""
+        self.answered(now)
+        was, self.delivered_at = self.state, now
         if self.state is State.TRIAL:
             self.state = State.UP
         return self.state is not was
@@ -146,6 +150,12 @@ class Fleet:
     def serving(self) -> list[Replica]:
         """Those that may be given a request now."""
         return [replica for replica in self if replica.serving]
+
+    @property
+    def able(self) -> list[Replica]:
+        """Those that serve; where none does, those on trial; where there are none either, all: trying beats refusing."""
+        willing = [replica for replica in self if not replica.draining]
+        return self.serving or [each for each in willing if each.state is not State.DOWN] or willing
 
     @property
     def status(self) -> str:

@@ -28,6 +28,11 @@ _MEDIA_PARTS = frozenset(
 _NOT_RENDERED = frozenset({"cache_control", "id", "status"})
 
 
+_SMALL_BYTES = 1 << 20
+_MOST_OBJECTS, _MOST_COMMAS = 100_000, 4_000_000
+"""Decoding is one step that nothing interrupts: a million tiny messages would take a third of a second of it."""
+
+
 class Unreadable(ValueError):
     """The body is not a prompt that this module understands; routing goes on without one."""
 
@@ -65,7 +70,7 @@ class Prompt:
         return sum(piece.size for piece in self.pieces)
 
 
-def read(body: bytes | bytearray | memoryview, endpoint: str) -> Prompt:
+def read(body: bytes, endpoint: str) -> Prompt:
     """Read the prompt of a request.
 
     Args:
@@ -78,6 +83,8 @@ def read(body: bytes | bytearray | memoryview, endpoint: str) -> Prompt:
     render = _RENDERERS.get(endpoint)
     if render is None:
         raise Unreadable(f"endpoint {endpoint} has no prompt")
+    if len(body) > _SMALL_BYTES and (body.count(b'{"') > _MOST_OBJECTS or body.count(b",") > _MOST_COMMAS):
+        raise Unreadable("more parts than any conversation has")
     try:
         fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xxhash import xxh3_64_intdigest
@@ -224,6 +224,7 @@ class Router:
     def remove(self, name: str) -> None:
         """Let a replica go, with all that was believed of it."""
         self.fleet.remove(name)
+        self.restarted(name)
         del self.beliefs[name]
 
     def resize(self, name: str, pool_tokens: int | None) -> None:
@@ -245,7 +246,10 @@ class Router:
 
     def restarted(self, replica: str) -> None:
         """A replica has lost its cache."""
-        self.beliefs[replica].cache.clear()
+        if replica in self.beliefs:  # it may have been removed while its last probe was under way
+            self.beliefs[replica].cache.clear()
+        # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
+        self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
 
     def resident_tokens(self, replica: str) -> int:
         """Tokens that a replica is believed to hold."""
@@ -259,7 +263,7 @@ class Router:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _candidates(self, visit: Visit) -> list[Candidate]:
-        able: Iterable[Replica] = self.fleet.serving or [each for each in self.fleet if not each.draining]
+        able = self.fleet.able
         replicas = [each for each in able if each.name not in visit.tried]
         model = visit.arrival.model
         if model is not None and any(model in each.models for each in replicas):

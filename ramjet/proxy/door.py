@@ -50,6 +50,8 @@ class Door:
             )
         if self.inside > options.in_flight:
             raise Refused(errors.SHED, f"limits.in_flight = {options.in_flight:,} requests are under way; try later")
+        if (request.content_length or 0) > options.body_bytes:
+            raise self._too_large()
         self._check_room(request.content_length or 0)
 
     async def body(self, request: web.Request) -> bytes:
@@ -60,8 +62,6 @@ class Door:
         """
         pieces: list[bytes] = []
         size = 0
-        if request.content_length is not None and request.content_length > self.options.body_bytes:
-            raise self._too_large()
         try:
             while True:
                 async with asyncio.timeout(self.options.body_gap_s):
@@ -99,5 +99,5 @@ def _shows_one_of(request: web.Request, keys: frozenset[str]) -> bool:
     found = False
     for given in shown:
         for key in keys:
-            found |= hmac.compare_digest(given.encode(), key.encode())
+            found |= hmac.compare_digest(given.encode(errors="surrogateescape"), key.encode())
     return found

@@ -212,11 +212,14 @@ class Handler:
         """Pass the answer on as it comes. The head waits for the first bytes: until then another replica may answer."""
         gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
         data = await answer.content.readany()
+        limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
         while data:
             now = time.monotonic()
-            if lease.replica.delivered(now):
+            if answer.status >= 500:
+                lease.replica.answered(now)
+            elif lease.replica.delivered(now):
                 log.warning("replica_up", replica=lease.replica.name, error=None)
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
@@ -235,7 +238,7 @@ class Handler:
             ReplicaFailed: always; the replica is up, and not to blame.
         """
         body = await read_at_most(answer, _MOST_BUSY_BYTES)
-        lease.replica.delivered(time.monotonic())
+        lease.replica.answered(time.monotonic())
         kept = headers.to_client(answer.headers, keep_length=False)
         exchange.busy = BusyAnswer(answer.status, answer.reason, kept, body, lease.replica.name, lease.reason)
         raise ReplicaFailed(Failure.BUSY, f"status {answer.status}")
@@ -275,6 +278,8 @@ class Handler:
 
     def _blame(self, replica: str, failed: ReplicaFailed) -> None:
         """A replica on whose port nobody listens is down at once, and has lost its cache."""
+        if failed.failure is Failure.BUSY:
+            return
         log.warning("replica_failed", replica=replica, failure=failed.failure.value, error=str(failed))
         refused = failed.failure is Failure.REFUSED
         if refused and self._router.refused(replica, str(failed), time.monotonic()):

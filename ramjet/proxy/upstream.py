@@ -43,11 +43,10 @@ class Upstream:
     def __init__(self, *, connect_s: float, idle_s: float) -> None:
         reused = aiohttp.TraceConfig()
         reused.on_connection_reuseconn.append(_mark_reused)
-        self._pooled = _session(
-            aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_s, ttl_dns_cache=10), connect_s, reused
-        )
+        self.connect_s = connect_s
+        self._pooled = _session(aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_s, ttl_dns_cache=10), reused)
         # For the second try after a pooled connection turned out to be stale: never a pooled one again.
-        self._fresh = _session(aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10), connect_s)
+        self._fresh = _session(aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -78,15 +77,16 @@ class Upstream:
         self, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None
     ) -> aiohttp.ClientResponse:
         seen = SimpleNamespace(reused=False)
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s)
         try:
-            return await _request(self._pooled, method, url, headers, body, trace_request_ctx=seen)
+            return await _request(self._pooled, method, url, headers, body, timeout=limit, trace_request_ctx=seen)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
             if isinstance(error, aiohttp.ClientConnectorError) or not seen.reused:
                 raise _failed(error) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _failed(error) from error
         try:
-            return await _request(self._fresh, method, url, headers, body)
+            return await _request(self._fresh, method, url, headers, body, timeout=limit)
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise _failed(error) from error
 
@@ -100,10 +100,9 @@ async def read_at_most(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes
     return b"".join(pieces)[:most_bytes]
 
 
-def _session(connector: aiohttp.TCPConnector, connect_s: float, *traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
+def _session(connector: aiohttp.TCPConnector, *traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=connector,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=(hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE),
@@ -129,7 +128,10 @@ async def _mark_reused(_session: aiohttp.ClientSession, context: SimpleNamespace
 def _failed(error: Exception) -> ReplicaFailed:
     if isinstance(error, aiohttp.ClientConnectorError):
         refused = isinstance(error.os_error, ConnectionRefusedError)
-        return ReplicaFailed(Failure.REFUSED if refused else Failure.UNREACHABLE, str(error.os_error))
+        # Without the address: clients may read this, and where a replica is is no business of theirs.
+        if refused:
+            return ReplicaFailed(Failure.REFUSED, "connection refused")
+        return ReplicaFailed(Failure.UNREACHABLE, "cannot be reached")
     if isinstance(error, (aiohttp.ConnectionTimeoutError, TimeoutError, asyncio.TimeoutError)):
         return ReplicaFailed(Failure.UNREACHABLE, "no connection in time")
     return ReplicaFailed(Failure.RESET, type(error).__name__)

@@ -89,9 +89,9 @@ async def _probe(
     try:
         answer = await client.get(url, headers=head, timeout=timeout_s)
     except httpx.ConnectError as error:
-        return f"no connection: {error}", _is_refused(error)
+        return ("connection refused", True) if _is_refused(error) else ("cannot be reached", False)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
-        return f"{type(error).__name__}: {error}".rstrip(": "), False
+        return type(error).__name__, False
     return (None if answer.is_success else f"status {answer.status_code}"), False
 
 
