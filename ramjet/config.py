@@ -193,7 +193,9 @@ class HealthSettings(_Part):
     failures: Annotated[int, Field(ge=1)] = Field(
         default=3, description="bad probes in a row before it is down; refused is at once"
     )
-    successes: Annotated[int, Field(ge=1)] = Field(default=2, description="good probes in a row before it is up again")
+    successes: Annotated[int, Field(ge=1)] = Field(
+        default=2, description="good probes in a row before it is tried again"
+    )
 
 
 class TlsSettings(_Part):
@@ -394,8 +396,9 @@ def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[An
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
+            name = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a mapping or list"
             raise yaml.constructor.ConstructorError(
-                None, None, f"{key}: keys are words; put it in quotes", key_node.start_mark
+                None, None, f"{name}: keys are words; put it in quotes", key_node.start_mark
             )
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key} is given twice", key_node.start_mark)
@@ -415,7 +418,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         # Without the line itself, which may hold a secret.
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise ConfigError(f"{path}: {where}is not YAML: {error.problem or error.context}") from None
+        told = re.sub(r"'.*'", "'...'", error.problem or error.context or "", flags=re.DOTALL)
+        raise ConfigError(f"{path}: {where}is not YAML: {told}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
     except yaml.YAMLError as error:
@@ -478,8 +482,8 @@ _SECRETS = {"secret", "admin_token", "client_keys"}
 def _shown(key: str, value: object) -> str:
     if key.partition(".")[0] in _SECRETS or key.rpartition(".")[2] == "api_key":
         return "***"
-    if isinstance(value, (dict, list)):  # keys may stand in it
-        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, (dict, list)) or key == "replicas":  # keys may stand in it
+        return {dict: "a mapping", list: "a list"}.get(type(value), "something else")
     try:
         shown = repr(value)
     except ValueError:  # Python does not write out integers of more than 4,300 digits

@@ -162,6 +162,11 @@ class Control:
         """Status and JSON body of the process' health."""
         return health_body(self._router.fleet, draining=self._handler.draining)
 
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether a token is set; without one, whoever is on this machine may."""
+        return self.settings.admin_token is not None
+
     def refuses(self, shown: str) -> str | None:
         """Why whoever shows this token may not see or change replicas; None if they may."""
         token = self.settings.admin_token

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+import httpx
 import pytest
 import yaml
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client import Metric
+from structlog.testing import capture_logs
 
 from ramjet.admin.server import admin_app
 from ramjet.build import fleet_of, policy_of
@@ -25,13 +27,15 @@ from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
 from ramjet.control import ONLY_AT_START, Control
 from ramjet.core.policies import CrowdingCost, Reading
-from ramjet.core.prompt import ENDPOINTS
+from ramjet.core.prompt import ENDPOINTS, Unreadable, read
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
+from ramjet.core.retry import Failure
 from ramjet.core.route import REASONS, Ask, Candidate
 from ramjet.core.router import Router
 from ramjet.metrics import ENDPOINT_NAMES, Metrics
 from ramjet.proxy import errors
 from ramjet.proxy.server import health_body
+from ramjet.reload import Reloader
 from tests.test_deploy import exported, faults
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,14 +169,34 @@ def test_variables_in_examples_exist(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keys_that_need_a_restart_are_listed() -> None:
     """
-    Every key that a running Ramjet cannot take over is in the table that says why, or all keys of its section are.
+    The table that says why has every key that a running Ramjet cannot take over, and no other.
     """
     rows = table(CONFIGURATION, "Key")
     listed = {name for cells in rows.values() for name in re.findall(r"`([\w.]+)`", cells[0])}
     needed = {key for key in keys() for name in ONLY_AT_START if key == name or key.startswith(f"{name}.")}
 
-    assert needed <= listed <= set(keys())
+    assert listed == needed
     assert all(cells[1] for cells in rows.values())
+
+
+def test_file_without_replicas_is_refused_as_shown() -> None:
+    """
+    What the log says of it is on the pages, word for word, and nothing is taken over.
+    """
+    applied: list[Settings] = []
+
+    def apply(settings: Settings) -> list[str]:
+        applied.append(settings)
+        return []
+
+    with capture_logs() as logged:
+        Reloader(Path("ramjet.yaml"), Settings, apply)._reload()
+    told = logged[0]["error"].removeprefix("ramjet.yaml: ")
+
+    assert [each["event"] for each in logged] == ["config_rejected"]
+    assert f"`{told}`" in CONFIGURATION
+    assert f"`{told.partition(';')[0]}`" in RUNBOOK
+    assert applied == []
 
 
 # -- metrics and records ----------------------------------------------------------------------------------------------
@@ -297,6 +321,30 @@ def test_every_event_is_explained() -> None:
     Every event that the code logs has its row, with its level, and there are no others.
     """
     assert {event: cells[1] for event, cells in table(METRICS, "`event`").items()} == events()
+
+
+def test_failures_are_those_that_are_logged() -> None:
+    """
+    The event of a failed replica names every failure but "busy", which is no fault.
+    """
+    meaning = table(METRICS, "`event`")["replica_failed"][2]
+    named = re.findall(r"`(\w+)`", meaning.partition("`failure`")[2])
+
+    assert set(named) == {each.value for each in Failure} - {"busy"}
+
+
+def test_errors_in_the_first_look_exist() -> None:
+    """
+    What the runbook tells to look for in a replica's error is said by a probe, or is a type of the client's.
+    """
+    probe = page("ramjet/watch/health.py") + page("ramjet/core/fleet.py")
+    shown = [cells[0] for cells in table(RUNBOOK, "What `/replicas` shows").values()]
+    errors_shown = {
+        text.rstrip(". ") for cell in shown if "error `" in cell for text in re.findall(r"`([^`]+)`", cell)[1:]
+    }
+
+    assert {"connection refused", "cannot be reached"} <= errors_shown
+    assert [text for text in sorted(errors_shown) if text not in probe and not hasattr(httpx, text)] == []
 
 
 def test_every_outcome_says_whose_fault_it_is() -> None:
@@ -540,6 +588,20 @@ def test_readings_in_the_design_are_the_defaults(tokens: int, divided_by: int, s
 
     assert says in DESIGN
     assert round(Reading().seconds(0, tokens) / divided_by, digits) == float(number[1])
+
+
+def test_bodies_that_are_not_decoded() -> None:
+    """
+    The bounds in the design are those of the code: so many objects or commas are read, and one more is not.
+    """
+    assert "Bodies over 1 MiB are read in a thread" in DESIGN
+    assert "more than 100,000 objects or 4,000,000 commas" in DESIGN
+    for piece, most in ((b'{"a":0}', 100_000), (b"0", 4_000_001)):
+        for more, told in ((0, "object"), (1, "more parts")):
+            body = b"[" + b",".join([piece] * (most + more)) + b"]" + b" " * (1 << 20)
+
+            with pytest.raises(Unreadable, match=told):
+                read(body, "chat")
 
 
 def test_coin_toss() -> None:

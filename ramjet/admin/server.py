@@ -14,6 +14,10 @@ from aiohttp import web
 class Operations(Protocol):
     """What an operator can do; whatever is wrong is a ValueError or a KeyError that says so."""
 
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether a token is set; without one, whoever is on this machine may."""
+
     def refuses(self, shown: str) -> str | None:
         """Why whoever shows this token may not see or change replicas; None if they may."""
 
@@ -95,7 +99,7 @@ class _Pages:
             refusal = self._operations.refuses(shown)
             if refusal is not None:
                 return _json({"error": refusal}, status=401)
-            if not shown and (_from_a_page(request) or not is_loopback(request.host)):
+            if not self._operations.asks_for_token and (_from_a_page(request) or not is_loopback(request.host)):
                 return _json({"error": "web pages may not change replicas; set admin_token, and show it"}, status=403)
             try:
                 return await answer(request)

@@ -27,7 +27,7 @@ class State(Enum):
 
     UP = "up"
     TRIAL = "trial"
-    """Its probes are good again. It gets one request at a time, until one of them has seen a first byte."""
+    """Its probes are good again. It gets one request at a time, until one of them has seen a good answer's first byte."""
     DOWN = "down"
 
 
