@@ -483,7 +483,7 @@ def _shown(key: str, value: object) -> str:
     if key.partition(".")[0] in _SECRETS or key.rpartition(".")[2] == "api_key":
         return "***"
     if isinstance(value, (dict, list)) or key == "replicas":  # keys may stand in it
-        return {dict: "a mapping", list: "a list"}.get(type(value), "something else")
+        return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else "something else"
     try:
         shown = repr(value)
     except ValueError:  # Python does not write out integers of more than 4,300 digits

@@ -70,7 +70,7 @@ class Prompt:
         return sum(piece.size for piece in self.pieces)
 
 
-def read(body: bytes, endpoint: str) -> Prompt:
+def read(body: bytes | bytearray, endpoint: str) -> Prompt:
     """Read the prompt of a request.
 
     Args:

@@ -296,6 +296,7 @@ class Router:
 
     def _ask(self, visit: Visit) -> Ask:
         conversation = visit.turn.conversation if visit.turn is not None else None
+        home = conversation.home if conversation is not None and self.policy.affinity else None
         return Ask(
             body_bytes=visit.arrival.body_bytes,
             prompt_tokens=visit.prompt_tokens,
@@ -305,7 +306,8 @@ class Router:
             conversation=xxh3_64_intdigest(visit.arrival.request_id.encode())
             if conversation is None
             else conversation.head,
-            home=conversation.home if conversation is not None and self.policy.affinity else None,
+            # Whose home has been removed is new again, or all of them would go to one replica.
+            home=home if home in self.fleet.replicas else None,
             shared=visit.shared,
         )
 

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 _BUSY = frozenset({429, 503})
 _MOST_BUSY_BYTES = 64 << 10
 _MODELS_TIMEOUT_S = 5.0
-_THREAD_BYTES = 1 << 20
+_THREAD_BYTES = 128 << 10
 """A longer body is read in a thread, so that running streams go on meanwhile."""
 
 
