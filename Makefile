@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check evidence lock clean
+.PHONY: help run demo test lint types check evidence soak fuzz lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -41,6 +41,12 @@ check: lint types test ## everything before a commit
 
 evidence: $(VENV)/.dev ## the long measurements; results go to docs/evidence/
 	$(BIN)/python -m pytest -m evidence --timeout 3600 $(ARGS)
+
+soak: $(VENV)/.dev ## ten minutes of traffic while a replica falls ill in every way (SECONDS_=60)
+	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS_),600) $(ARGS)
+
+fuzz: $(VENV)/.dev ## 200,000 mutated requests and answers (ARGS="--count 2000")
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

@@ -69,6 +69,8 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
     log = structlog.get_logger()
     for name, nearest in unknown:
         log.warning("unknown_variable", variable=name, nearest=nearest)
+    # Long bodies are read in a thread; Python's own 5 ms would let it hold up the loop for so long, again and again.
+    sys.setswitchinterval(0.0005)
     try:
         uvloop.run(serve(settings, path, partial(load, path, overrides)))
     except CannotStart as error:

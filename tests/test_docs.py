@@ -594,7 +594,7 @@ def test_bodies_that_are_not_decoded() -> None:
     """
     The bounds in the design are those of the code: so many objects or commas are read, and one more is not.
     """
-    assert "Bodies over 1 MiB are read in a thread" in DESIGN
+    assert "Bodies over 128 KiB are read in a thread" in DESIGN
     assert "more than 100,000 objects or 4,000,000 commas" in DESIGN
     for piece, most in ((b'{"a":0}', 100_000), (b"0", 4_000_001)):
         for more, told in ((0, "object"), (1, "more parts")):

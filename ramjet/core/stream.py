@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ramjet.core.usage import Usage, usage_of
+from ramjet.core.usage import Usage, merged, usage_in, usage_object
 
 MOST_LINE_BYTES = 1 << 20
 """A longer line of a stream (logprobs, an image) is passed on and not looked into."""
@@ -80,7 +80,8 @@ class JsonObserver(PlainObserver):
         if message is None:
             message = _usage_in_tail(body)
         if message is not None:
-            self.usage = usage_of(message)
+            found = usage_object(message)
+            self.usage = None if found is None else usage_in(found)
         return b""
 
 
@@ -103,6 +104,7 @@ class SseObserver(PlainObserver):
         """Whether the current event's bytes go to the client as they come."""
         self._drop = False
         self._last_meta: bytes | None = None
+        self._usage_seen: dict[str, Any] = {}
 
     def feed(self, data: bytes, now: float) -> bytes:
         """Take in the next bytes; returns those that may go to the client now."""
@@ -154,6 +156,8 @@ class SseObserver(PlainObserver):
         if line.strip(b"\r\n"):
             if line.startswith(b"data:"):
                 self._see(line[5:].strip(), now)
+            elif line.startswith(b"error:"):  # llama.cpp's way, before it had events
+                self.error = True
             return
         # A blank line ends the event.
         if self._drop:
@@ -189,9 +193,10 @@ class SseObserver(PlainObserver):
             self._drop = True
 
     def _see_usage(self, event: dict[str, Any]) -> None:
-        usage = usage_of(event)
-        if usage is not None:
-            self.usage = usage if self.usage is None else self.usage.merged(usage)
+        found = usage_object(event)
+        if found is not None:
+            self._usage_seen = merged(self._usage_seen, found)
+            self.usage = usage_in(self._usage_seen)
 
 
 _DELTA_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
@@ -226,7 +231,8 @@ def _has_typed_token(kind: str, event: dict[str, Any]) -> bool:
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    return bool(event.get("error")) or event.get("type") in {"error", "response.failed"}
+    told = event.get("type"), event.get("object")  # vLLM's way, before it had `error`, was an object of that name
+    return bool(event.get("error")) or "error" in told or "response.failed" in told
 
 
 def _decode(data: bytes) -> dict[str, Any] | None:

@@ -27,8 +27,8 @@ class Usage:
         )
 
 
-def usage_of(message: Mapping[str, Any]) -> Usage | None:
-    """Read the usage from a response, or from one event of a stream; None where there is no usage object in it.
+def usage_object(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The object that holds the counts of a response, or of one event of a stream; None where there is none.
 
     OpenAI: `usage` (chat, completions) and `response.usage` (the events of responses). Anthropic: `usage` and
     `message.usage`. SGLang's `/generate`: `meta_info`.
@@ -38,23 +38,29 @@ def usage_of(message: Mapping[str, Any]) -> Usage | None:
         inner = message.get(wrapper)
         if not isinstance(found, dict) and isinstance(inner, dict):
             found = inner.get("usage")
-    if isinstance(found, dict):
-        return _from_usage(found)
-    found = message.get("meta_info")
-    if isinstance(found, dict):
-        return Usage(
-            prompt_tokens=_count(found, "prompt_tokens"),
-            cached_tokens=_count(found, "cached_tokens"),
-            completion_tokens=_count(found, "completion_tokens"),
-        )
-    return None
+    if not isinstance(found, dict):
+        found = message.get("meta_info")
+    return found if isinstance(found, dict) else None
 
 
-def _from_usage(usage: dict[str, Any]) -> Usage:
-    cached = _details(usage, "prompt_tokens_details", "input_tokens_details")
-    prompt = _first(_count(usage, "prompt_tokens"), _count(usage, "input_tokens"))
-    read = _count(usage, "cache_read_input_tokens")
-    written = _count(usage, "cache_creation_input_tokens")
+def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Both objects in one: a later value wins over an earlier one, and what is absent or null erases nothing."""
+    together = dict(earlier)
+    for name, value in later.items():
+        before = together.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            together[name] = merged(before, value)
+        elif value is not None or name not in together:
+            together[name] = value
+    return together
+
+
+def usage_in(found: Mapping[str, Any]) -> Usage:
+    """The counts in such an object."""
+    cached = _first(_details(found, "prompt_tokens_details", "input_tokens_details"), _count(found, "cached_tokens"))
+    prompt = _first(_count(found, "prompt_tokens"), _count(found, "input_tokens"))
+    read = _count(found, "cache_read_input_tokens")
+    written = _count(found, "cache_creation_input_tokens")
     if read is not None or written is not None:
         # Anthropic's input_tokens leave out what was read from the cache or written to it.
         cached = _first(read, cached)
@@ -62,11 +68,11 @@ def _from_usage(usage: dict[str, Any]) -> Usage:
     return Usage(
         prompt_tokens=prompt,
         cached_tokens=cached,
-        completion_tokens=_first(_count(usage, "completion_tokens"), _count(usage, "output_tokens")),
+        completion_tokens=_first(_count(found, "completion_tokens"), _count(found, "output_tokens")),
     )
 
 
-def _details(usage: dict[str, Any], *names: str) -> int | None:
+def _details(usage: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
         details = usage.get(name)
         if isinstance(details, dict):

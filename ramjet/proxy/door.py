@@ -41,7 +41,12 @@ class Door:
                 errors.HEADERS_TOO_LARGE,
                 f"request headers exceed limits.header_bytes = {options.header_bytes:,} bytes",
             )
-        if options.client_keys and not _shows_one_of(request, options.client_keys):
+        if request.method == "CONNECT":
+            raise Refused(errors.NO_TUNNEL, "Ramjet is no tunnel; send the request itself")
+        if request.headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+            # What it does to the body would be lost with the header, which belongs to this connection alone.
+            raise Refused(errors.BAD_FRAMING, "no transfer encoding but chunked is understood; use content-encoding")
+        if options.client_keys and not _is_preflight(request) and not _shows_one_of(request, options.client_keys):
             raise Refused(errors.NO_KEY, "show one of client_keys as 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
         if not options.allow_engine_admin and is_engine_admin(request.raw_path):
             raise Refused(
@@ -89,6 +94,11 @@ class Door:
         if self.held_bytes + size > self.options.held_bytes:
             most = f"limits.held_bytes = {self.options.held_bytes:,} bytes"
             raise Refused(errors.SHED, f"request bodies of {most} are under way; try later")
+
+
+def _is_preflight(request: web.Request) -> bool:
+    """Whether a browser asks if it may ask: it never shows a key with that."""
+    return request.method == "OPTIONS" and "access-control-request-method" in request.headers
 
 
 def _shows_one_of(request: web.Request, keys: frozenset[str]) -> bool:

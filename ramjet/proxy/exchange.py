@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from dataclasses import dataclass, field
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
 from ramjet.core.prompt import Prompt
@@ -12,6 +14,9 @@ from ramjet.core.router import Visit
 from ramjet.core.stream import Observer, PlainObserver
 from ramjet.proxy import errors, headers
 from ramjet.proxy.errors import Refusal
+
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER, on and for no time: closing resets the connection."""
 
 
 class ClientLeft(Exception):
@@ -104,7 +109,12 @@ class Exchange:
         """Close the client's connection in the middle of the answer, so that it does not look complete."""
         self.outcome = outcome
         transport = self.request.transport
-        if transport is not None and self.writing:
+        if transport is not None and self.request.version < HttpVersion11:
+            # Such a client takes the connection's end for the answer's: only a reset tells it that this is none.
+            raw = transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            transport.abort()
+        elif transport is not None and self.writing:
             transport.abort()  # it takes nothing, so what is still to be written would never leave
         elif transport is not None:
             transport.close()

@@ -7,6 +7,7 @@ the client is told the error table's. Whatever happens, the request ends in exac
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -33,9 +34,12 @@ from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
 
 log = structlog.get_logger()
 
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _BUSY = frozenset({429, 503})
 _MOST_BUSY_BYTES = 64 << 10
 _MODELS_TIMEOUT_S = 5.0
+_MOST_NAME = 256
+"""Of a model's name, which is the client's to choose, no more is logged and remembered."""
 _THREAD_BYTES = 128 << 10
 """A longer body is read in a thread, so that running streams go on meanwhile."""
 
@@ -136,7 +140,7 @@ class Handler:
         prompt: Prompt | None = None
         known: Fingerprint | None = None
         # What is compressed, or says that it is no JSON, is the engine's to read.
-        is_plain = not request.headers.get("content-encoding")
+        is_plain = request.headers.get("content-encoding", "identity").strip().lower() in {"", "identity"}
         if body and is_plain and "json" in request.headers.get("content-type", "json"):
             try:
                 if len(body) > _THREAD_BYTES:
@@ -152,7 +156,7 @@ class Handler:
             endpoint=exchange.endpoint,
             body_bytes=len(body),
             stream=prompt.stream if prompt is not None else False,
-            model=prompt.model if prompt is not None else None,
+            model=prompt.model[:_MOST_NAME] if prompt is not None and prompt.model is not None else None,
             fingerprint=known,
             probe=headers.PROBE in request.headers,
         )
@@ -185,6 +189,7 @@ class Handler:
                     (spliced or body) if request.body_exists or body else None,
                 ) as answer,
             ):
+                _check_head(answer)
                 if answer.status in _BUSY:
                     await self._keep_busy(exchange, lease, answer)
                 exchange.observer = _observer(answer, watch=prompt is not None, hide_usage=spliced is not None)
@@ -217,7 +222,7 @@ class Handler:
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
         while data:
             now = time.monotonic()
-            if answer.status >= 500:
+            if answer.status >= 400:
                 lease.replica.answered(now)
             elif lease.replica.delivered(now):
                 log.warning("replica_up", replica=lease.replica.name, error=None)
@@ -320,16 +325,30 @@ def _response(status: int, reason: str | None, kept: CIMultiDict[str], replica: 
 def _path_of(request: web.Request) -> str:
     """Path and query as they came over the wire; a client that speaks to a proxy names the host too."""
     path = request.raw_path
-    return path if path.startswith("/") else request.rel_url.raw_path_qs
+    if path.startswith("/"):
+        return path
+    return (request.rel_url.raw_path_qs or "/") if "://" in path else "/"
 
 
 def _observer(answer: aiohttp.ClientResponse, *, watch: bool, hide_usage: bool) -> Observer:
-    if not watch or answer.status != 200 or answer.headers.get("content-encoding", "identity") != "identity":
-        return PlainObserver()
     kind = answer.headers.get("content-type", "")
+    is_plain = answer.headers.get("content-encoding", "identity") == "identity"
+    if answer.status != 200 or not is_plain or not (watch or kind.startswith("text/event-stream")):
+        return PlainObserver()
     if kind.startswith("text/event-stream"):
         return SseObserver(hide_usage=hide_usage)
     return JsonObserver() if "json" in kind else PlainObserver()
+
+
+def _check_head(answer: aiohttp.ClientResponse) -> None:
+    """Refuse to pass on a head that is none: a switch of protocols nobody asked for, control characters in headers.
+
+    Raises:
+        ReplicaFailed: it is none.
+    """
+    texts = (answer.reason or "", *answer.headers, *answer.headers.values())
+    if answer.status < 200 or any(map(_CONTROL.search, texts)):
+        raise ReplicaFailed(Failure.RESET, f"its answer, of status {answer.status}, is no HTTP")
 
 
 def _by_status(status: int) -> str:

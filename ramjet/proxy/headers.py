@@ -63,7 +63,16 @@ def _end_to_end(headers: Headers, dropped: set[str]) -> CIMultiDict[str]:
     named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
     gone = _HOP_BY_HOP | named | dropped
     return CIMultiDict(
-        (name, value)
+        (name, _writable(value))
         for name, value in headers.items()
         if (lower := name.lower()) not in gone and not lower.startswith(_OUR_PREFIX)
     )
+
+
+def _writable(value: str) -> str:
+    """A value as it can be sent on: bytes that are not UTF-8 are taken for Latin-1, which they were in HTTP's old days."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode(errors="surrogateescape").decode("latin-1")
+    return value

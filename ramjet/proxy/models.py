@@ -20,7 +20,7 @@ def models_in(body: bytes) -> list[dict[str, Any]]:
     """The entries of a `/v1/models` answer; none where it is no such list."""
     try:
         data = msgspec.json.decode(body)["data"]
-    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError, RecursionError):
         return []
     entries = data if isinstance(data, list) else []
     return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]

@@ -5,6 +5,8 @@ Left alone it would refuse bodies above 1 MiB, decode compressed ones, and let a
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 from aiohttp import web
 
@@ -12,6 +14,8 @@ from ramjet.core.fleet import Fleet
 from ramjet.proxy.handler import Handler
 
 _READ_BUFFER_BYTES = 1 << 20
+
+Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def health_body(fleet: Fleet, *, draining: bool) -> tuple[int, bytes]:
@@ -28,19 +32,18 @@ def health_body(fleet: Fleet, *, draining: bool) -> tuple[int, bytes]:
     return 503 if status in {"down", "draining"} else 200, msgspec.json.encode({"status": status, "replicas": replicas})
 
 
-def proxy_app(handler: Handler, fleet: Fleet) -> web.Application:
+def proxy_app(edge: Handler, fleet: Fleet) -> web.Application:
     """The application that clients talk to."""
 
-    async def dispatch(request: web.Request) -> web.StreamResponse:
+    @web.middleware
+    async def everything(request: web.Request, handler: Serve) -> web.StreamResponse:  # noqa: ARG001
         if request.method == "GET" and request.raw_path.partition("?")[0] == "/health":
-            status, body = health_body(fleet, draining=handler.draining)
+            status, body = health_body(fleet, draining=edge.draining)
             return web.Response(status=status, body=body, content_type="application/json")
-        return await handler.handle(request)
+        return await edge.handle(request)
 
-    # Every path goes through one handler; there is no resource to look up, and no route that could be forgotten.
-    app = web.Application(client_max_size=0)
-    app.router.add_route("*", "/{path:.*}", dispatch)
-    return app
+    # A middleware sees every request, whatever its target is made of; there is no route that could be forgotten.
+    return web.Application(client_max_size=0, middlewares=[everything])
 
 
 def runner(app: web.Application, *, header_bytes: int, client_idle_s: float) -> web.AppRunner:

@@ -44,7 +44,7 @@ class Upstream:
         reused = aiohttp.TraceConfig()
         reused.on_connection_reuseconn.append(_mark_reused)
         self.connect_s = connect_s
-        self._pooled = _session(aiohttp.TCPConnector(limit=0, keepalive_timeout=idle_s, ttl_dns_cache=10), reused)
+        self._pooled = _session(_Connector(limit=0, keepalive_timeout=idle_s, ttl_dns_cache=10), reused)
         # For the second try after a pooled connection turned out to be stale: never a pooled one again.
         self._fresh = _session(aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10))
 
@@ -98,6 +98,21 @@ async def read_at_most(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)[:most_bytes]
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Never hands out a pooled connection on which something came that nobody had asked for.
+
+    aiohttp's own would give it to the next request as its answer. `_get` is private to aiohttp: tests/fuzz/test_stray.py
+    sends such bytes, and tells when a version of aiohttp no longer asks it.
+    """
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        while (connection := await super()._get(key, traces)) is not None:
+            if connection.protocol is not None and not connection.protocol.should_close:
+                return connection
+            connection.close()
+        return None
 
 
 def _session(connector: aiohttp.TCPConnector, *traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:

@@ -87,10 +87,12 @@ async def _probe(
 ) -> tuple[str | None, bool]:
     """What is wrong with a replica (None = nothing), and whether nobody listens there."""
     try:
-        answer = await client.get(url, headers=head, timeout=timeout_s)
+        # httpx' own limit is for each step; a byte now and then must not keep a probe alive.
+        async with asyncio.timeout(timeout_s):
+            answer = await client.get(url, headers=head, timeout=timeout_s)
     except httpx.ConnectError as error:
         return ("connection refused", True) if _is_refused(error) else ("cannot be reached", False)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, TimeoutError) as error:
         return type(error).__name__, False
     return (None if answer.is_success else f"status {answer.status_code}"), False
 
@@ -108,8 +110,9 @@ def _is_refused(error: BaseException | None) -> bool:
 async def _read_models(replica: Replica, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float) -> None:
     """Learn which models a replica lists; one that does not say is taken to serve any."""
     try:
-        answer = await client.get(f"{replica.url}/v1/models", headers=head, timeout=timeout_s)
+        async with asyncio.timeout(timeout_s):
+            answer = await client.get(f"{replica.url}/v1/models", headers=head, timeout=timeout_s)
         names = [entry["id"] for entry in answer.json()["data"]] if answer.is_success else []
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, OSError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, OSError, TimeoutError, RecursionError):
         return
     replica.models = frozenset(name for name in names if isinstance(name, str))
