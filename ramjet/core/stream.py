@@ -179,7 +179,7 @@ class SseObserver(PlainObserver):
         if self.first_token_at is not None and not (
             b'"error"' in payload
             or b'"response.failed"' in payload
-            or (b'"usage"' in payload and b'"usage":null' not in payload)
+            or payload.count(b'"usage"') > payload.count(b'"usage":null')
         ):
             return
         event = _decode(payload)

@@ -54,9 +54,17 @@ _JUNK: tuple[Callable[[Random], Any], ...] = (
 )
 
 
+def _copy(value: Any) -> Any:
+    """A copy; what is nested too deeply for one serves as it is."""
+    try:
+        return copy.deepcopy(value)
+    except RecursionError:
+        return value
+
+
 def json_value(chance: Random, value: Any, times: int) -> Any:
     """A copy of a JSON value, changed at so many places."""
-    box = [copy.deepcopy(value)]
+    box = [_copy(value)]
     for _ in range(times):
         places = _places(box)
         holder, key = chance.choice(places)
@@ -92,7 +100,7 @@ def _change(chance: Random, holder: Any, key: Any) -> None:
         else:
             holder[chance.choice(_NAMES)] = chance.choice(_JUNK)(chance)
     elif what == 5:
-        holder.insert(chance.randrange(len(holder) + 1), copy.deepcopy(holder[key]))
+        holder.insert(chance.randrange(len(holder) + 1), _copy(holder[key]))
     else:
         chance.shuffle(holder)
 

@@ -81,7 +81,7 @@ JSON = st.recursive(
 
 
 @given(raw=st.binary(max_size=2_000) | JSON.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_body_arrives_byte_for_byte(threaded: Threaded, raw: bytes) -> None:
     """
     Whatever it is: garbage, JSON that is no request, a request of odd shape; the engine judges, and nothing fails.
@@ -107,7 +107,7 @@ OTHER_FIELDS = st.text(max_size=8).filter(lambda name: name not in {"system", "t
 
 
 @given(fields=st.dictionaries(OTHER_FIELDS, JSON, max_size=4), spell=SPELLINGS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_only_the_request_for_usage_is_spliced_in(
     threaded: Threaded, fields: dict[str, Any], spell: Callable[[Any], bytes]
 ) -> None:
@@ -128,7 +128,7 @@ def test_only_the_request_for_usage_is_spliced_in(
     answers=st.lists(st.binary(min_size=1, max_size=300), max_size=6),
     kind=st.sampled_from(["application/json", "text/event-stream", "application/octet-stream", "text/html"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_answer_comes_back_byte_for_byte(threaded: Threaded, answers: list[bytes], kind: str) -> None:
     """
     Whatever the engine says, in however many pieces; looking into it changes nothing.
