@@ -129,7 +129,7 @@ class SseObserver(PlainObserver):
             self._end_line(None, out)
         if self._last_meta is not None:
             self._see_usage(_decode(self._last_meta) or {})
-        if not self._drop:
+        if not self._drop or self._held_size > MOST_HELD_BYTES:
             self._release(out)
         return b"".join(out)
 
@@ -159,8 +159,9 @@ class SseObserver(PlainObserver):
             elif line.startswith(b"error:"):  # llama.cpp's way, before it had events
                 self.error = True
             return
-        # A blank line ends the event.
-        if self._drop:
+        # A blank line ends the event. Whether a long one was held back until now depends on how the network cut it, so
+        # its length alone decides.
+        if self._drop and self._held_size <= MOST_HELD_BYTES:
             self._held.clear()
             self._held_size = 0
         else:

@@ -209,6 +209,20 @@ def test_an_answer_in_one_piece_is_read_at_its_end(cuts: list[int]) -> None:
     assert (out, observer.usage, observer.first_token_at) == (body, SEEN, None)
 
 
+@given(cuts=st.lists(st.integers(0, 140_000), max_size=4))
+def test_what_is_too_long_to_be_held_back_is_never_hidden(cuts: list[int]) -> None:
+    """
+    Its length decides, and not how much of it had come when it was looked at.
+    """
+    long = {**ASKED_USAGE, "note": "x" * 70_000}
+    stream = sse(chunk(content="a"), long, ASKED_USAGE)
+
+    observer, out = run(stream, cuts, hide_usage=True)
+
+    assert out == sse(chunk(content="a"), long)
+    assert observer.usage == SEEN
+
+
 def test_of_a_huge_answer_only_the_end_is_kept_and_read() -> None:
     """
     The usage stands at the end, as engines write it.

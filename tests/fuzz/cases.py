@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ramjet.core.stream import MOST_HELD_BYTES
 from tests.fuzz import corpus, http1, mutate
 
 _METHODS = (
@@ -239,7 +240,9 @@ def without_usage(body: bytes) -> bytes:
 
 
 def is_usage_only(event: bytes) -> bool:
-    """Whether an event holds a chunk with usage and no choices."""
+    """Whether an event holds a chunk with usage and no choices, and is no longer than what is held back to see."""
+    if len(event) > MOST_HELD_BYTES:
+        return False
     for line in re.split(rb"\r\n|\n|\r", event):
         if line.startswith(b"data:"):
             found: Any = None
