@@ -59,8 +59,8 @@ class Upstream:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request and hand out the answer once its head has come; the connection goes with the context.
 
-        An unused connection that the engine has closed meanwhile is no failure of the replica: the request is sent
-        again, once, on a fresh one.
+        An unused connection that the engine has closed meanwhile, or on which it says what is no answer, is no failure
+        of the replica: the request is sent again, once, on a fresh one.
 
         Raises:
             ReplicaFailed: before the head had come.
@@ -80,7 +80,12 @@ class Upstream:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s)
         try:
             return await _request(self._pooled, method, url, headers, body, timeout=limit, trace_request_ctx=seen)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
+        except (
+            aiohttp.ServerDisconnectedError,
+            aiohttp.ClientOSError,
+            aiohttp.ClientResponseError,  # what stood there was no answer: left over from an earlier one
+            ConnectionError,
+        ) as error:
             if isinstance(error, aiohttp.ClientConnectorError) or not seen.reused:
                 raise _failed(error) from error
         except (aiohttp.ClientError, TimeoutError) as error:
