@@ -242,7 +242,7 @@ BEHAVIOURS = {
 @asynccontextmanager
 async def two_replicas(script: Script | None) -> AsyncIterator[Front]:
     """A fleet of two that both do the same, so that a second attempt is seen and does not help."""
-    limits = {"first_byte_s": 0.3, "gap_s": 0.3}
+    limits = {"first_byte_s": 1.5, "gap_s": 1.0}
     if script is None:
         async with ramjet({"a": dead_url(), "b": dead_url()}, limits=limits) as front:
             yield front
