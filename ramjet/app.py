@@ -79,6 +79,15 @@ async def running(
     def record(finished: Record) -> None:
         log.info("request", **finished.log_fields())
         metrics.observe(finished)
+        if finished.confined_tokens:
+            log.warning(
+                "long_conversations_confined",
+                replica=finished.replica,
+                conversation=finished.conversation,
+                prompt_tokens=finished.usage.prompt_tokens or finished.estimated_tokens,
+                others_tokens=finished.confined_tokens,
+                remedy="switch routing.long_prompt off, or give it more replicas",
+            )
         if on_record is not None:
             on_record(finished)
 

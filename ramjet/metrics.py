@@ -87,6 +87,12 @@ class Metrics:
         self.in_flight = Gauge(
             "ramjet_in_flight", "Requests sent to the replica and unfinished.", ["replica"], registry=own
         )
+        self.confined = Counter(
+            "ramjet_long_confined",
+            "Long prompts that the long_prompt rule put beside other long conversations which do not fit with them.",
+            ["replica"],
+            registry=own,
+        )
         self.held = Gauge("ramjet_held", "Requests waiting in Ramjet because no replica has room.", registry=own)
         self.up = Gauge("ramjet_replica_up", "Whether the replica is believed to serve.", ["replica"], registry=own)
         self.resident = Gauge(
@@ -99,6 +105,7 @@ class Metrics:
         self._by_replica = (
             self.requests, self.ttft, self.duration, self.decisions, self.prompt_tokens, self.cached_tokens,
             self.matched_tokens, self.completion_tokens, self.usage_unknown, self.in_flight, self.resident, self.up,
+            self.confined,
         )  # fmt: skip
         for name in replicas:
             self._prepare(name)
@@ -131,6 +138,8 @@ class Metrics:
         if replica is NO_REPLICA or record.probe:
             return
         self.decisions.labels(replica, record.reason).inc()
+        if record.confined_tokens:
+            self.confined.labels(replica).inc()
         self.duration.labels(replica, record.endpoint).observe(record.duration_s)
         if record.turn is None or record.outcome != "ok":
             return
@@ -167,7 +176,7 @@ class Metrics:
             self.decisions.labels(replica, reason)
         for family in (
             self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
-            self.in_flight, self.resident, self.up,
+            self.in_flight, self.resident, self.up, self.confined,
         ):  # fmt: skip
             family.labels(replica)
 

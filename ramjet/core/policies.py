@@ -113,6 +113,9 @@ class LeaveCost:
 # -- rules ----------------------------------------------------------------------------------------------------------
 
 
+LONG_PROMPT = "long_prompt"
+
+
 @dataclass(frozen=True, slots=True)
 class LongPromptRule:
     """Requests of at least this size go only to these replicas, as long as one of them can serve.
@@ -122,7 +125,7 @@ class LongPromptRule:
 
     least_bytes: int
     replicas: frozenset[str]
-    name: str = "long_prompt"
+    name: str = LONG_PROMPT
 
     def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:  # noqa: ARG002
         """A reason for the replicas that are not named."""

@@ -66,6 +66,9 @@ class Record:
     usage: Usage = Usage()
     moved: bool = False
     """Whether the conversation's last turn went to another replica."""
+    confined_tokens: int = 0
+    """Tokens of other living long conversations that the long_prompt rule keeps on the same replica, where they do not
+    fit beside this one: both will be read anew on every turn."""
     prefix_changed: bool = False
     """Whether the client altered the head, so that no replica could reuse what follows."""
     held_s: float = 0.0

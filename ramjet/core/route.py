@@ -115,6 +115,8 @@ class Decision:
     reason: str
     refused: Mapping[str, str] = field(default_factory=dict)
     """Replica to the reason it may not serve."""
+    rules: tuple[str, ...] = ()
+    """The rules that refused those."""
 
     @property
     def chosen(self) -> Scored:
@@ -133,20 +135,21 @@ def decide(
     if not candidates:
         raise ValueError("no replica to choose from")
     everybody = sorted(candidates, key=lambda candidate: candidate.identity)
-    allowed, refused, reason = _apply(rules, ask, everybody)
+    allowed, refused, obeyed, reason = _apply(rules, ask, everybody)
     unruled = _rank(ask, everybody, costs)
     ranked = _rank(ask, allowed, costs) if refused else unruled
     if reason is None or (not reason.endswith("_spill") and ranked[0].candidate is unruled[0].candidate):
         reason = _reason(ask, ranked[0].candidate, everybody)
-    return Decision(ranked, reason, refused)
+    return Decision(ranked, reason, refused, obeyed)
 
 
 def _apply(
     rules: Sequence[Rule], ask: Ask, candidates: list[Candidate]
-) -> tuple[list[Candidate], dict[str, str], str | None]:
-    """What the rules leave, what they refuse, and the rule that decided (`..._spill` where it gave way)."""
+) -> tuple[list[Candidate], dict[str, str], tuple[str, ...], str | None]:
+    """What the rules leave, what they refuse, which did, and the one that decided (`..._spill` where it gave way)."""
     allowed, reason = candidates, None
     refused: dict[str, str] = {}
+    obeyed: list[str] = []
     for rule in rules:
         answers = {each.replica: rule.refuses(ask, each, allowed) for each in allowed}
         left = [each for each in allowed if answers[each.replica] is None]
@@ -156,9 +159,10 @@ def _apply(
             continue
         if len(left) < len(allowed):
             reason = reason or rule.name
+            obeyed.append(rule.name)
             refused |= {replica: why for replica, why in answers.items() if why is not None}
             allowed = left
-    return allowed, refused, reason
+    return allowed, refused, tuple(obeyed), reason
 
 
 def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:

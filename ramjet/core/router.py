@@ -19,7 +19,7 @@ from ramjet.core.cache import Blocks
 from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.policies import Reading
+from ramjet.core.policies import LONG_PROMPT, Reading
 from ramjet.core.record import Record
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
 from ramjet.core.usage import Usage
@@ -364,6 +364,7 @@ class Router:
             usage=usage,
             prefix_changed=visit.usable is not visit.identity and _much_less(lease, reusable),
             moved=lease is not None and turn is not None and turn.home_before not in {None, lease.replica.name},
+            confined_tokens=_confined_tokens(visit),
             ttft_s=None if visit.first_token_at is None else visit.first_token_at - visit.arrived_at,
             duration_s=now - visit.arrived_at,
             attempts=len(visit.tried),
@@ -391,6 +392,15 @@ class Router:
 def _much_less(lease: Lease | None, reusable: int | None) -> bool:
     """Whether the replica was believed to hold less than half of what the conversation has in common with its past."""
     return lease is not None and reusable is not None and lease.scored.candidate.matched_tokens < reusable / 2
+
+
+def _confined_tokens(visit: Visit) -> int:
+    """Tokens of other living long conversations beside which `long_prompt` put this one, where they do not all fit."""
+    if visit.decision is None or LONG_PROMPT not in visit.decision.rules:
+        return 0
+    candidate = visit.decision.chosen.candidate
+    fits = candidate.pool_tokens is not None and candidate.long_tokens + visit.prompt_tokens <= candidate.pool_tokens
+    return 0 if fits else candidate.long_tokens
 
 
 def _in_tokens(chain: Chain, known: Conversation | None, bytes_per_token: float) -> tuple[Blocks, int]:

@@ -63,7 +63,6 @@ CASES = {
 """The numbers of the list and, in our own words, what goes wrong; with one of the places where it did."""
 
 NOTES = {
-    11: "The list also asks for a warning when two long conversations live where `long_prompt` confines them: there is none.",
     29: "An optional ping to the client during prefill is not built; times are scaled down.",
     30: "Time is scaled down: there is no total limit to be reached.",
     45: "A client that closes its sending half and still reads is treated as gone: a FIN is all that tells a client that "

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ramjet.build import fleet_of, policy_of, replica_of
 from ramjet.config import ReplicaSettings
@@ -287,6 +288,31 @@ async def test_two_long_conversations_do_not_evict_each_other(rule: bool) -> Non
         assert len(went["long-1"]) == len(went["long-2"]) == 1
         assert went["long-1"] != went["long-2"]
         assert cached["long"] >= 95
+
+
+@case(11)
+async def test_two_long_conversations_on_one_replica_are_worth_a_warning() -> None:
+    """
+    Where the rule confines a second one, at each of its turns, in log and metric; not for the first, nor apart, nor
+    where the pool has room for both.
+    """
+    confine = {"long_prompt": {"enabled": True, "replicas": ["a"]}, "spread_long": {"enabled": False}}
+    bodies = [body_for(CHAT, random.Random(seed).randbytes(400_000).hex()) for seed in (1, 2, 2)]
+
+    async def warnings(routing: dict[str, Any], **pool: Any) -> tuple[list[Any], float]:
+        async with quick_engine() as one, quick_engine() as two:
+            async with ramjet({"a": {"url": one.url, **pool}, "b": two.url}, routing=routing) as front:
+                with capture_logs() as logged:
+                    for body in bodies:
+                        await ask(front.url, request(CHAT, body))
+                told = [line for line in logged if line["event"] == "long_conversations_confined"]
+                return told, await front.metric("ramjet_long_confined_total", replica="a")
+
+    told, counted = await warnings(confine)
+    assert [(line["replica"], line["others_tokens"] > 190_000) for line in told] == [("a", True)] * 2
+    assert counted == 2
+    assert await warnings(confine, pool_tokens=500_000) == ([], 0)
+    assert await warnings({}) == ([], 0)
 
 
 @case(12)
