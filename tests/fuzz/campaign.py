@@ -257,10 +257,18 @@ class Answers:
             # What an earlier engine's answer had too much arrived after the connection was given to this request. Nobody
             # can tell that in time; but nobody may take it for this request's answer either.
             tally.kinds["502 for stray bytes of an earlier answer"] += 1
+        elif not engine and answer.head.status == 504 and self._spoiled(key):
+            # The same, and what came too much was the beginning of a head, of which the answer became a part.
+            tally.kinds["504 for stray bytes of an earlier answer"] += 1
         elif not engine or answer.head.status != case.valid.head.status:
             blame("a valid answer was not passed on", example=(answer, case.pieces))
         elif answer.body not in _as_passed_on(case, case.valid):
             blame("another body than the engine's", example=(answer.body[:900], case.pieces))
+
+    def _spoiled(self, key: bytes) -> bool:
+        """Whether the answer before this one on its connection was not exactly one answer."""
+        before = self._engine.before(key)[:-1]
+        return bool(before) and cases.answer(self._seed, int(before[-1])).valid is None
 
 
 def _as_passed_on(case: cases.AnswerCase, said: http1.Message) -> list[bytes]:
