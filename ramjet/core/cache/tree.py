@@ -1,8 +1,8 @@
-"""A prefix cache as an engine runs one: a radix tree of blocks over a token pool.
+"""A radix tree of blocks over a token pool: what is common to every prefix cache.
 
-The same class is the truth in the simulated replica, the belief about a real one, and (without a pool) the history of
-everything seen, which is the best that any cache could have done. It does not know what a block contains: blocks are
-chained hashes, so equal hashes at one depth mean equal prefixes down to it.
+Without a pool it is the history of everything seen, which is the best that any cache could have done. It does not know
+what a block contains: blocks are chained hashes, so equal hashes at one depth mean equal prefixes down to it.
+`engine` adds what an engine keeps beside the tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class Blocks:
 class Node:
     """A run of blocks that nothing branches off, and who is using it."""
 
-    __slots__ = ("children", "ends", "hashes", "holders", "owner", "parent", "start", "touched_at")
+    __slots__ = (
+        "children", "ends", "hashes", "holders", "host", "host_snapshot", "locks", "on_device", "owner", "parent",
+        "snapshot", "start", "touched_at",
+    )  # fmt: skip
 
     def __init__(self, hashes: array[int], ends: array[int], start: int, parent: Node | None, now: float) -> None:
         self.hashes = hashes
@@ -54,6 +57,16 @@ class Node:
         self.owner: object = None
         """Whoever inserted the run last; the cache only carries it."""
         self.touched_at = now
+        self.on_device = True
+        """Whether the device holds its tokens; if not, the host does."""
+        self.snapshot = False
+        """Whether the device holds the state as it stood after its last block."""
+        self.locks = 0
+        """How many running requests keep that snapshot."""
+        self.host = False
+        """Whether the host holds a copy of its tokens."""
+        self.host_snapshot = False
+        """Whether the host holds a copy of that state."""
 
     @property
     def tokens(self) -> int:
@@ -121,7 +134,7 @@ class PrefixCache:
             node = self._index.get(hashes[depth])
             if node is None:
                 break
-            last, same = node, _shared(node.hashes, hashes, depth)
+            last, same = node, shared_blocks(node.hashes, hashes, depth)
             depth += same
             if same < len(node.hashes):
                 break
@@ -245,7 +258,7 @@ class PrefixCache:
             ends = array("I", (max(end, start) for end in ends))
         self.tokens += ends[-1] - start
         self.blocks += len(hashes)
-        if tail is not None and not tail.children and not tail.holders:
+        if tail is not None and self._may_extend(tail):
             # A conversation that only grows stays one run.
             tail.hashes.extend(hashes)
             tail.ends.extend(ends)
@@ -257,6 +270,9 @@ class PrefixCache:
         self._index[hashes[0]] = node
         self._order[node] = None
         return node
+
+    def _may_extend(self, tail: Node) -> bool:
+        return not tail.children and not tail.holders
 
     def _cut(self, node: Node, keep: int) -> None:
         self.tokens -= node.ends[-1] - node.ends[keep - 1]
@@ -310,7 +326,7 @@ def _depth_before(node: Node) -> int:
     return sum(len(above.hashes) for above in node.path()) - len(node.hashes)
 
 
-def _shared(run: array[int], hashes: array[int], at: int) -> int:
+def shared_blocks(run: array[int], hashes: array[int], at: int) -> int:
     """How many blocks of `run` the prompt repeats from its block `at` on.
 
     Chained hashes agree up to one point and never after it, so a binary search finds the point.

@@ -1,0 +1,23 @@
+"""What replicas hold: the same model is the truth in the simulator and the belief in the router."""
+
+from ramjet.core.cache.engine import EngineCache, Hit, Seat
+from ramjet.core.cache.slots import SlotCache
+from ramjet.core.cache.spec import CacheSpec, HostTier, SlotSpec, Snapshots
+from ramjet.core.cache.tree import BLOCK_BYTES, NODE_BYTES, Blocks, Match, Node, PrefixCache
+
+__all__ = [
+    "BLOCK_BYTES",
+    "NODE_BYTES",
+    "Blocks",
+    "CacheSpec",
+    "EngineCache",
+    "Hit",
+    "HostTier",
+    "Match",
+    "Node",
+    "PrefixCache",
+    "Seat",
+    "SlotCache",
+    "SlotSpec",
+    "Snapshots",
+]

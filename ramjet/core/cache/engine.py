@@ -1,0 +1,555 @@
+"""The cache of an engine: a token pool, a pool of state snapshots, and a host tier behind both.
+
+It follows SGLang's unified radix cache (0.5.20): one radix tree, two evictions that know nothing of each other, reuse
+down to the deepest live snapshot only. A model of attention layers alone is the case without snapshots; vLLM's hybrid
+models are the case whose snapshots live in the token pool. Nothing here takes time: `ramjet.sim` says when things happen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
+from ramjet.core.cache.tree import Blocks, Match, Node, PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """How much of a prompt can be reused."""
+
+    depth: int
+    """Blocks."""
+    tokens: int
+    known_tokens: int
+    """Tokens whose KV is there, reusable or not."""
+    host_tokens: int = 0
+    """The part of `tokens` that comes back from the host."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A running request's place in the cache."""
+
+    blocks: Blocks
+    prompt_tokens: int
+    hit: Hit
+    read_tokens: int
+    """What the engine has of its prompt, reused or read."""
+    kept_tokens: int
+    """The part of that which is in the tree."""
+    reserved_tokens: int
+    """What it may still take of the token pool, beyond what the tree holds for it."""
+    fork_tokens: int | None = None
+    """Where it left another prompt, and saves the state for those who do the same."""
+    tail: Node | None = None
+    """The end of the path that it keeps from eviction."""
+    snapshot: Node | None = None
+    """The snapshot that it keeps."""
+
+
+class EngineCache(PrefixCache):
+    """An engine's pools. `enter`, `forward` for each chunk, `leave`: that is a request's life in here."""
+
+    def __init__(self, spec: CacheSpec) -> None:
+        super().__init__(spec.pool_tokens)
+        self.spec = spec
+        self.snapshots: OrderedDict[Node, float] = OrderedDict()
+        """Snapshots on the device, least recently used first, with the time of that use."""
+        self.host_tokens = 0
+        self.host_snapshots = 0
+        self.running = 0
+        """Requests that have a seat."""
+        self.private_tokens = 0
+        """Tokens of running requests that are not in the tree."""
+        self.held_tokens = 0
+        """Tokens in the tree that running requests keep from eviction."""
+        self.locked_snapshots = 0
+        self._reserved_tokens = 0
+        # What only the host holds, least recently used first: runs, and states whose device copy is gone.
+        self._host_only: OrderedDict[Node, None] = OrderedDict()
+        self._host_states: OrderedDict[Node, None] = OrderedDict()
+
+    @property
+    def used_tokens(self) -> int:
+        """What is taken of the token pool."""
+        return self.tokens + self.private_tokens + self._snapshot_tokens(self.used_slots)
+
+    @property
+    def used_slots(self) -> int:
+        """What is taken of the snapshot pool: cached snapshots and what running requests have for themselves."""
+        states = self.spec.snapshots
+        return 0 if states is None else len(self.snapshots) + states.private * self.running
+
+    @property
+    def busy_slots(self) -> int:
+        """Slots that cannot be freed, what SGLang logs as `mamba num`: a thrashing pool does not show in it."""
+        states = self.spec.snapshots
+        return 0 if states is None else self.locked_snapshots + states.private * self.running
+
+    # -- a request's life -------------------------------------------------------------------------------------------
+
+    def find(self, blocks: Blocks, prompt_tokens: int) -> Hit:
+        """How much of a prompt can be reused now. At least its last token is always read. Changes nothing."""
+        return self._look(blocks, prompt_tokens, self.match(blocks))
+
+    def enter(self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float) -> Seat | None:
+        """Give a request its seat, and bring back from the host what it reuses.
+
+        Args:
+            blocks: the prompt's full pages.
+            prompt_tokens: its length.
+            answer_tokens: the most it may generate; the room is reserved, so that nobody has to be thrown out later.
+            now: the time.
+
+        Returns None while there is no room for it beside those that run.
+        """
+        found = self.match(blocks)
+        hit = self._look(blocks, prompt_tokens, found)
+        need = prompt_tokens - hit.tokens + answer_tokens
+        if not self._has_room(found.node, hit, need):
+            return None
+        seat = Seat(blocks, prompt_tokens, hit, hit.tokens, hit.tokens, need, self._fork(hit))
+        self.running += 1
+        self._reserved_tokens += need
+        if (tail := self._end_at(found, hit.depth, now)) is not None:
+            self.hold(tail)
+            seat.tail = tail
+            if self.spec.snapshots is not None:
+                self._lock(seat, tail)
+            self._bring_back(tail, now)
+            self.touch(tail, now)
+        self._free_slots()
+        self._free_tokens()
+        return seat
+
+    def forward(self, seat: Seat, tokens: int, now: float) -> None:
+        """The engine has read so many more tokens of the prompt."""
+        start, end = seat.read_tokens, seat.read_tokens + tokens
+        seat.read_tokens = end
+        self.private_tokens += tokens
+        self._free_tokens()
+        states = self.spec.snapshots
+        if states is None:
+            self._keep(seat, end, now)
+        elif tokens >= states.grid_tokens:
+            at = start + tokens // states.grid_tokens * states.grid_tokens
+            if seat.fork_tokens is not None and start < seat.fork_tokens < end:
+                at = seat.fork_tokens
+            self._keep(seat, at, now)
+
+    def write(self, seat: Seat, tokens: int) -> None:
+        """The engine has generated so many more tokens."""
+        seat.read_tokens += tokens
+        self.private_tokens += tokens
+        self._free_tokens()
+
+    def leave(self, seat: Seat, now: float, blocks: Blocks | None = None) -> None:
+        """The request is over.
+
+        Args:
+            seat: its place, which is free now.
+            now: the time.
+            blocks: prompt and answer in full pages, as far as the engine has them; None for one that was aborted while
+                its prompt was read: what was read stays in the tree.
+        """
+        states = self.spec.snapshots
+        self.running -= 1
+        if blocks is not None:
+            # The last token generated was never read.
+            end = seat.read_tokens - 1
+            seat.blocks = blocks
+            if states is None:
+                self._keep(seat, end, now)
+            elif (at := end // states.grid_tokens * states.grid_tokens) > seat.prompt_tokens:
+                # Saved while it was generated, in a slot that the request had for that.
+                self._keep(seat, at, now)
+        self.private_tokens -= seat.read_tokens - seat.kept_tokens
+        self._reserved_tokens -= seat.reserved_tokens
+        if seat.tail is not None:
+            self.release(seat.tail)
+        self._lock(seat, None)
+
+    def serve(self, blocks: Blocks, prompt_tokens: int, now: float) -> Hit | None:
+        """Read a whole prompt at once, chunk by chunk, and leave; None if there was no room. For those without a clock."""
+        seat = self.enter(blocks, prompt_tokens, 1, now)
+        if seat is None:
+            return None
+        while (left := prompt_tokens - seat.read_tokens) > 0:
+            self.forward(seat, min(left, self.spec.chunk_tokens), now)
+        self.leave(seat, now)
+        return seat.hit
+
+    def clear(self) -> None:
+        """Forget everything that nobody uses; the engine refuses this while requests run."""
+        super().clear()
+        self.snapshots.clear()
+        self._host_only.clear()
+        self._host_states.clear()
+        self.host_tokens = self.host_snapshots = 0
+
+    # -- seats ------------------------------------------------------------------------------------------------------
+
+    def _look(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
+        known, node = blocks.tokens(found.depth), found.node
+        depth = min(found.depth, bisect_right(blocks.ends, prompt_tokens - 1))
+        if self.spec.snapshots is not None and node is not None:
+            end = _blocks_to(node)
+            while node is not None and not (end <= depth and (node.snapshot or node.host_snapshot)):
+                end -= len(node.hashes)
+                node = node.parent
+            depth = end
+        tokens = blocks.tokens(depth)
+        host_tokens = 0
+        if self.spec.host is not None and found.node is not None:
+            host_tokens = sum(_before(each, tokens) for each in found.node.path() if not each.on_device)
+        return Hit(depth, tokens, known, host_tokens)
+
+    def _has_room(self, deepest: Node | None, hit: Hit, need: int) -> bool:
+        states, spec = self.spec.snapshots, self.spec
+        path = list(deepest.path()) if deepest is not None else []
+        need += sum(_before(node, hit.tokens) for node in path if not node.holders)
+        free = spec.pool_tokens - self.held_tokens - self._reserved_tokens
+        if states is None:
+            return need <= free
+        start = next((node for node in path if node.ends[-1] == hit.tokens), None) if hit.depth else None
+        busy = self.busy_slots + states.private + (start is not None and not start.locks)
+        if states.slots is not None and busy > states.slots:
+            return False
+        return need + self._snapshot_tokens((states.private + 1) * (self.running + 1)) <= free
+
+    def _fork(self, hit: Hit) -> int | None:
+        states = self.spec.snapshots
+        if states is None or not states.forks:
+            return None
+        fork = hit.known_tokens // states.grid_tokens * states.grid_tokens
+        return fork if fork > hit.tokens else None
+
+    def _keep(self, seat: Seat, upto_tokens: int, now: float) -> None:
+        """Put a request's tokens into the tree down to a length, with a snapshot there."""
+        depth = bisect_right(seat.blocks.ends, upto_tokens)
+        if seat.blocks.tokens(depth) <= seat.kept_tokens:
+            return
+        blocks = Blocks(seat.blocks.hashes[:depth], seat.blocks.ends[:depth])
+        before = self.tokens
+        kept = blocks.tokens(depth) - seat.kept_tokens
+        # Handed over: what the tree already had of it is freed.
+        self.private_tokens -= kept
+        tail = self.insert(blocks, now)
+        assert tail is not None
+        self.hold(tail)
+        if seat.tail is not None:
+            self.release(seat.tail)
+        seat.tail = tail
+        seat.kept_tokens += kept
+        given = min(seat.reserved_tokens, kept)
+        seat.reserved_tokens -= given
+        self._reserved_tokens -= given
+        assert self.tokens - before <= kept
+        if self.spec.snapshots is not None:
+            self._save(seat, tail, self.spec.snapshots, now)
+        if self.spec.host is not None and self.spec.host.policy == "write_through":
+            self._write_through(tail)
+        if self.spec.snapshots is not None:
+            self._cap(tail)
+            self._free_slots()
+        self._free_tokens()
+
+    # -- snapshots --------------------------------------------------------------------------------------------------
+
+    def _snapshot_tokens(self, slots: int) -> int:
+        return 0 if self.spec.snapshots is None else slots * self.spec.snapshots.tokens_each
+
+    def _save(self, seat: Seat, node: Node, states: Snapshots, now: float) -> None:
+        if not node.snapshot:
+            if not self._can_save(seat, states):
+                return
+            if not states.cap_first:
+                self._free_slots(1)
+            node.snapshot = True
+            self._host_states.pop(node, None)
+        self.snapshots[node] = now
+        self.snapshots.move_to_end(node)
+        self._lock(seat, node)
+
+    def _can_save(self, seat: Seat, states: Snapshots) -> bool:
+        """Whether there would be room for one more snapshot in use if all that are not were let go."""
+        given_up = states.cap_first and seat.snapshot is not None and seat.snapshot.locks == 1
+        busy = self.busy_slots + 1 - given_up
+        if states.slots is not None and busy > states.slots:
+            return False
+        return self.held_tokens + self._reserved_tokens + self._snapshot_tokens(busy) <= self.spec.pool_tokens
+
+    def _lock(self, seat: Seat, node: Node | None) -> None:
+        """Keep this snapshot for a request, instead of the one it kept before."""
+        if node is not None:
+            self.locked_snapshots += not node.locks
+            node.locks += 1
+        if seat.snapshot is not None:
+            seat.snapshot.locks -= 1
+            self.locked_snapshots -= not seat.snapshot.locks
+        seat.snapshot = node
+
+    def _cap(self, tail: Node) -> None:
+        """Drop the shallowest snapshots of a path that has too many, but none at a fork and none in use."""
+        states = self.spec.snapshots
+        if states is None or states.per_path is None:
+            return
+        saved = [node for node in tail.path() if node.snapshot]
+        over = len(saved) - states.per_path
+        for node in reversed(saved):
+            if over <= 0:
+                return
+            if node is tail or node.locks or node.children is None or len(node.children) != 1:
+                continue
+            if not any(child.on_device for child in node.children):
+                continue
+            self._drop_snapshot(node)
+            over -= 1
+
+    def _drop_snapshot(self, node: Node) -> None:
+        node.snapshot = False
+        del self.snapshots[node]
+        if node.host_snapshot:
+            self._host_states[node] = None
+
+    def _free_slots(self, more: int = 0) -> None:
+        """Let go of the least recently used snapshots until the pool is kept, with room for so many more."""
+        states = self.spec.snapshots
+        if states is None or states.slots is None:
+            return
+        while self.used_slots + more > states.slots and self._evict_snapshot():
+            pass
+
+    def _evict_snapshot(self) -> bool:
+        node = next((node for node in self.snapshots if not node.locks), None)
+        if node is None:
+            return False
+        states, host = self.spec.snapshots, self.spec.host
+        assert states is not None
+        if not states.tail_with_kv or node.holders or not _is_device_leaf(node):
+            if host is not None and host.policy == "write_back":
+                self._copy_state(node, host)
+            self._drop_snapshot(node)
+        else:
+            self._evict(node)
+        return True
+
+    # -- tokens -----------------------------------------------------------------------------------------------------
+
+    def _free_tokens(self) -> None:
+        """Let go of the least recently used leaves until the pool is kept."""
+        while self.used_tokens > self.spec.pool_tokens:
+            leaf = self._victim()
+            states = self.spec.snapshots
+            if states is not None and states.tokens_each:
+                # One pool for both: whichever was used longer ago.
+                state = next((node for node in self.snapshots if not node.locks), None)
+                if state is not None and (leaf is None or self.snapshots[state] < leaf.touched_at):
+                    self._evict_snapshot()
+                    continue
+            if leaf is None:
+                return
+            self._evict(leaf)
+
+    def _evict(self, leaf: Node) -> None:
+        """Take a leaf from the device, and with it the leaves without a snapshot that this uncovers."""
+        states = self.spec.snapshots
+        while True:
+            above = leaf.parent
+            self._leave_device(leaf)
+            if states is None or not states.tail_with_kv or above is None:
+                return
+            if above.holders or above.snapshot or not above.on_device or not _is_device_leaf(above):
+                return
+            leaf = above
+
+    def hold(self, tail: Node) -> None:
+        """Keep the path that ends in `tail` from being evicted, until `release`."""
+        for node in tail.path():
+            if not node.holders:
+                self.held_tokens += node.tokens
+            node.holders += 1
+
+    def release(self, tail: Node) -> None:
+        """Give back one `hold`."""
+        for node in tail.path():
+            node.holders -= 1
+            if not node.holders:
+                self.held_tokens -= node.tokens
+
+    # -- the tree ---------------------------------------------------------------------------------------------------
+
+    def touch(self, tail: Node, now: float) -> None:
+        """Mark the path that ends in `tail` as just used."""
+        for node in tail.path():
+            node.touched_at = now
+            if node.on_device:
+                self._order.move_to_end(node)
+            else:
+                self._host_only.move_to_end(node)
+
+    def insert(self, blocks: Blocks, now: float) -> Node | None:
+        """Take a prompt in and mark its path as just used; what only the host held is on the device again.
+
+        Makes no room: `forward` has.
+        """
+        found = self.match(blocks)
+        tail = self._end_at(found, found.depth, now)
+        if found.depth < len(blocks):
+            tail = self._grow(tail, blocks, found.depth, now)
+        if tail is not None:
+            for node in tail.path():
+                if not node.on_device:
+                    self._on_device_again(node)
+            self.touch(tail, now)
+        return tail
+
+    def _end_at(self, found: Match, depth: int, now: float) -> Node | None:
+        """The node that ends with the first `depth` blocks of what was found."""
+        node = found.node
+        if node is None or not depth:
+            return None
+        above = _blocks_to(node) - len(node.hashes)
+        while above >= depth:
+            node = node.parent
+            assert node is not None
+            above -= len(node.hashes)
+        inside = depth - above
+        return node if inside == len(node.hashes) else self._split(node, inside, now)
+
+    def _may_extend(self, tail: Node) -> bool:
+        return super()._may_extend(tail) and tail.on_device and not (tail.snapshot or tail.host or tail.host_snapshot)
+
+    def _split(self, node: Node, at: int, now: float) -> Node:
+        upper = super()._split(node, at, now)
+        upper.on_device, upper.host = node.on_device, node.host
+        # It was used when the whole run was; and it must not stand before its lower half in the order of eviction.
+        upper.touched_at = node.touched_at
+        if not node.on_device:
+            del self._order[upper]
+            self._host_only[upper] = None
+        return upper
+
+    def _cut(self, node: Node, keep: int) -> None:
+        if node.snapshot:
+            self._drop_snapshot(node)
+        if node.host_snapshot:
+            self._drop_host_state(node)
+        lost = node.ends[-1] - node.ends[keep - 1]
+        self.host_tokens -= lost * node.host
+        self.held_tokens -= lost * (node.holders > 0)
+        self.tokens += lost * (not node.on_device)
+        super()._cut(node, keep)
+
+    def _detach(self, leaf: Node) -> None:
+        if leaf.snapshot:
+            del self.snapshots[leaf]
+        if leaf.host:
+            self.host_tokens -= leaf.tokens
+        if leaf.host_snapshot:
+            self.host_snapshots -= 1
+            self._host_states.pop(leaf, None)
+        if not leaf.on_device:
+            # As if it had been there, for the tree counts what it takes out.
+            self.tokens += leaf.tokens
+            self._order[leaf] = None
+            del self._host_only[leaf]
+        super()._detach(leaf)
+
+    # -- the host tier ----------------------------------------------------------------------------------------------
+
+    def _leave_device(self, node: Node) -> None:
+        host = self.spec.host
+        if host is not None and host.policy == "write_back":
+            self._copy(node, host)
+        if not node.host:
+            # What only the host has of its continuations can never be reached again.
+            self._remove(node)
+            return
+        if node.snapshot:
+            node.snapshot = False
+            del self.snapshots[node]
+            if node.host_snapshot:
+                self._host_states[node] = None
+        node.on_device = False
+        self.tokens -= node.tokens
+        del self._order[node]
+        self._host_only[node] = None
+
+    def _write_through(self, tail: Node) -> None:
+        host = self.spec.host
+        assert host is not None
+        for node in reversed(list(tail.path())):
+            if not self._copy(node, host):
+                return
+
+    def _copy(self, node: Node, host: HostTier) -> bool:
+        """Copy a run and its snapshot to the host, as far as there is room; whether its tokens are there."""
+        if not node.host:
+            if not self._free_host_tokens(host, node.tokens):
+                return False
+            node.host = True
+            self.host_tokens += node.tokens
+        if node.snapshot:
+            self._copy_state(node, host)
+        return True
+
+    def _copy_state(self, node: Node, host: HostTier) -> None:
+        if node.host_snapshot or host.slots is None:
+            return
+        room = int(host.slots * host.usable)
+        while self.host_snapshots >= room:
+            oldest = next((each for each in self._host_states if not each.holders), None)
+            if oldest is None:
+                return
+            self._drop_host_state(oldest)
+        node.host_snapshot = True
+        self.host_snapshots += 1
+
+    def _drop_host_state(self, node: Node) -> None:
+        node.host_snapshot = False
+        self.host_snapshots -= 1
+        del self._host_states[node]
+
+    def _free_host_tokens(self, host: HostTier, tokens: int) -> bool:
+        room = int(host.tokens * host.usable)
+        while self.host_tokens + tokens > room:
+            # Only leaf by leaf, and only what the device no longer has.
+            leaf = next((each for each in self._host_only if not each.children and not each.holders), None)
+            if leaf is None:
+                return False
+            self._detach(leaf)
+        return True
+
+    def _bring_back(self, tail: Node, now: float) -> None:
+        """Copy a path from the host to the device, and its last snapshot."""
+        for node in tail.path():
+            if not node.on_device:
+                self._on_device_again(node)
+        if self.spec.snapshots is not None:
+            tail.snapshot = True
+            self._host_states.pop(tail, None)
+            self.snapshots[tail] = now
+            self.snapshots.move_to_end(tail)
+
+    def _on_device_again(self, node: Node) -> None:
+        node.on_device = True
+        self.tokens += node.tokens
+        del self._host_only[node]
+        self._order[node] = None
+
+
+def _is_device_leaf(node: Node) -> bool:
+    return not any(child.on_device for child in node.children or ())
+
+
+def _blocks_to(node: Node) -> int:
+    """Blocks from the prompt's beginning to the end of this run."""
+    return sum(len(each.hashes) for each in node.path())
+
+
+def _before(node: Node, length_tokens: int) -> int:
+    """Tokens of a run that lie before a length."""
+    return max(0, min(node.ends[-1], length_tokens) - node.start)

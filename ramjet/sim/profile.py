@@ -1,0 +1,148 @@
+"""The replicas that can be simulated: sizes, habits and speeds, each with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ramjet.core.cache import CacheSpec, HostTier, SlotSpec, Snapshots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long things take. The defaults are fitted to the seed's hardware, two RTX PRO 6000 for one copy of the model.
+
+    Three of its figures are met within 1 %: 20,000 tokens cold in 3.35 s, 313,000 in 57 s, a warm turn in 0.15 to
+    0.30 s. "About 18 s" at 100,000 was seen in production and not in a probe; the formula gives 16.7.
+    """
+
+    overhead_s: float = 0.15
+    """From arrival to the scheduler's queue: HTTP, template, tokenizer; others are not held up by it."""
+    read_token_s: float = 0.1585e-3
+    """Reading from token m to n takes this times n - m..."""
+    read_squared_s: float = 7.4e-11
+    """...and this times n² - m², for attention looks back at everything before."""
+    step_s: float = 0.012
+    """One step of decoding, with nobody in it (a stand-in; the seed does not say)..."""
+    step_request_s: float = 0.001
+    """...and what each running request adds: decoding slows with the batch."""
+    decode_share: float = 0.3
+    """The part of the time that running answers get while prompts are read; 0 where reading goes first whatever waits."""
+    restore_s: float = 0.24
+    """To bring a prefix back from the host: 0.40 to 0.45 s in all, where it is 0.15 to 0.30 from the device (seed)..."""
+    restore_token_s: float = 1e-6
+    """...and for each token of it: 7,260 bytes of KV over PCIe at a few GB/s."""
+
+    def read_s(self, start: int, end: int) -> float:
+        """Seconds to read tokens `start` to `end` of a prompt when those before are there."""
+        return (end - start) * (self.read_token_s + self.read_squared_s * (end + start))
+
+    def steps_s(self, running: int) -> float:
+        """Seconds for one token of each of so many running answers."""
+        return self.step_s + self.step_request_s * running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A simulated replica."""
+
+    name: str
+    about: str
+    cache: CacheSpec | SlotSpec
+    timing: Timing = Timing()
+    model: str = "glm-5.3-flash"
+    """The name it lists; a request may give any other, as with SGLang, and gets it back."""
+    max_running: int = 32
+    """Requests that are read or answered at a time; the others wait."""
+    answer_tokens: int = 256
+    """Where an answer ends by itself, if `max_tokens` allows that many."""
+    reports_cached: bool = True
+    """Whether usage says how much was reused: SGLang's `--enable-cache-report`."""
+    drops_zero: bool = True
+    """Whether it says nothing of a prompt that missed completely, as SGLang does."""
+    default_host: HostTier | None = None
+    """The host tier that `--host-tier` switches on."""
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest prompt with its answer."""
+        cache = self.cache
+        if isinstance(cache, SlotSpec):
+            return cache.slot_tokens
+        states = cache.snapshots
+        return cache.pool_tokens - (0 if states is None else states.tokens_each * (states.private + 1))
+
+    @property
+    def page_tokens(self) -> int:
+        """Reuse ends on a multiple of this."""
+        return self.cache.page_tokens
+
+    def with_flags(self, *, states_per_path: int | None = None, host_tier: bool = False) -> Profile:
+        """The same replica started with other flags.
+
+        Raises:
+            ValueError: it has nothing that such a flag could change.
+        """
+        cache = self.cache
+        if states_per_path is not None:
+            if not isinstance(cache, CacheSpec) or cache.snapshots is None or cache.snapshots.slots is None:
+                raise ValueError(f"profile {self.name} has no snapshot pool that --states-per-path could divide")
+            cache = replace(cache, snapshots=replace(cache.snapshots, per_path=states_per_path))
+        if host_tier:
+            if self.default_host is None or not isinstance(cache, CacheSpec):
+                raise ValueError(f"profile {self.name} has no host tier")
+            cache = replace(cache, host=self.default_host)
+        return replace(self, cache=cache)
+
+
+GLM = Profile(
+    name="glm-5.3-flash-tp2",
+    about="the seed's replica: SGLang, 499,968 tokens and 28 snapshots, no cap per path",
+    cache=CacheSpec(
+        # The seed: 499,968 tokens in FP8, chunks of 6,144, snapshots on multiples of 256, 28 slots. DSA forces pages
+        # of 64 in SGLang.
+        pool_tokens=499_968,
+        page_tokens=64,
+        chunk_tokens=6_144,
+        snapshots=Snapshots(slots=28, grid_tokens=256),
+    ),
+    # 28 slots, five for each request: SGLang's own limit for this pool.
+    max_running=5,
+    # The seed's 4 GB for each GPU: 308,288 tokens, and 1.57 GB of snapshots of 38.2 MB.
+    default_host=HostTier(tokens=308_288, slots=41),
+)
+
+ATTENTION = Profile(
+    name="attention",
+    about="the same pool and speed with attention layers alone: reuse may end at any page",
+    cache=CacheSpec(pool_tokens=499_968, page_tokens=64, chunk_tokens=6_144),
+    model="attention",
+    default_host=HostTier(tokens=308_288),
+)
+
+VLLM_HYBRID = Profile(
+    name="vllm-hybrid",
+    about="a hybrid model on vLLM: snapshots live in the token pool, blocks of 528 tokens",
+    cache=CacheSpec(
+        pool_tokens=947 * 528,
+        # vLLM raises the attention block until its page holds a state: 528 tokens for Qwen3-Next (vllm issue 40696).
+        page_tokens=528,
+        chunk_tokens=8_192,
+        # `--mamba-cache-mode align`: a state at the last block boundary of every forward, in a block of each of the
+        # three groups that the 36 linear-attention layers make beside the 12 with attention.
+        snapshots=Snapshots(slots=None, tokens_each=3 * 528, grid_tokens=528, private=1),
+    ),
+    model="qwen3-next",
+    drops_zero=False,
+)
+
+LLAMA_CPP = Profile(
+    name="llama-cpp",
+    about="llama.cpp with four slots: a conversation keeps its cache while nobody else takes its slot",
+    cache=SlotSpec(page_tokens=16),
+    model="llama",
+    max_running=4,
+    drops_zero=False,
+)
+
+PROFILES = {each.name: each for each in (GLM, ATTENTION, VLLM_HYBRID, LLAMA_CPP)}
+"""By name, for the command line."""
