@@ -69,6 +69,7 @@ class Profile:
         if isinstance(cache, SlotSpec):
             return cache.slot_tokens
         states = cache.snapshots
+        assert cache.pool_tokens is not None, "a simulated replica has a pool"
         return cache.pool_tokens - (0 if states is None else states.tokens_each * (states.private + 1))
 
     @property

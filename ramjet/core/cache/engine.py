@@ -7,6 +7,7 @@ models are the case whose snapshots live in the token pool. Nothing here takes t
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -94,7 +95,9 @@ class EngineCache(PrefixCache):
         """How much of a prompt can be reused now. At least its last token is always read. Changes nothing."""
         return self._look(blocks, prompt_tokens, self.match(blocks))
 
-    def enter(self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float) -> Seat | None:
+    def enter(
+        self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float, *, anyway: bool = False
+    ) -> Seat | None:
         """Give a request its seat, and bring back from the host what it reuses.
 
         Args:
@@ -102,13 +105,14 @@ class EngineCache(PrefixCache):
             prompt_tokens: its length.
             answer_tokens: the most it may generate; the room is reserved, so that nobody has to be thrown out later.
             now: the time.
+            anyway: seat it even where there is no room: a belief cannot refuse what has been sent.
 
         Returns None while there is no room for it beside those that run.
         """
         found = self.match(blocks)
         hit = self._look(blocks, prompt_tokens, found)
         need = prompt_tokens - hit.tokens + answer_tokens
-        if not self._has_room(found.node, hit, need):
+        if not anyway and not self._has_room(found.node, hit, need):
             return None
         seat = Seat(blocks, prompt_tokens, hit, hit.tokens, hit.tokens, need, self._fork(hit))
         self.running += 1
@@ -171,15 +175,19 @@ class EngineCache(PrefixCache):
             self.release(seat.tail)
         self._lock(seat, None)
 
+    def read(self, seat: Seat, now: float) -> None:
+        """The engine has read, or will have, the rest of the prompt: for those who do not watch it chunk by chunk."""
+        chunk = self.spec.chunk_tokens
+        while (left := seat.prompt_tokens - seat.read_tokens) > 0:
+            self.forward(seat, left if self.spec.snapshots is None else min(left, chunk), now)
+
     def serve(self, blocks: Blocks, prompt_tokens: int, now: float) -> Hit | None:
-        """Read a whole prompt at once, chunk by chunk, and leave; None if there was no room. For those without a clock."""
+        """A request's whole life at once; None if there was no room."""
         seat = self.enter(blocks, prompt_tokens, 1, now)
-        if seat is None:
-            return None
-        while (left := prompt_tokens - seat.read_tokens) > 0:
-            self.forward(seat, min(left, self.spec.chunk_tokens), now)
-        self.leave(seat, now)
-        return seat.hit
+        if seat is not None:
+            self.read(seat, now)
+            self.leave(seat, now)
+        return None if seat is None else seat.hit
 
     def clear(self) -> None:
         """Forget everything that nobody uses; the engine refuses this while requests run."""
@@ -207,10 +215,11 @@ class EngineCache(PrefixCache):
         return Hit(depth, tokens, known, host_tokens)
 
     def _has_room(self, deepest: Node | None, hit: Hit, need: int) -> bool:
-        states, spec = self.spec.snapshots, self.spec
+        states = self.spec.snapshots
         path = list(deepest.path()) if deepest is not None else []
         need += sum(_before(node, hit.tokens) for node in path if not node.holders)
-        free = spec.pool_tokens - self.held_tokens - self._reserved_tokens
+        pool_tokens = math.inf if self.pool_tokens is None else self.pool_tokens
+        free = pool_tokens - self.held_tokens - self._reserved_tokens
         if states is None:
             return need <= free
         start = next((node for node in path if node.ends[-1] == hit.tokens), None) if hit.depth else None
@@ -279,7 +288,8 @@ class EngineCache(PrefixCache):
         busy = self.busy_slots + 1 - given_up
         if states.slots is not None and busy > states.slots:
             return False
-        return self.held_tokens + self._reserved_tokens + self._snapshot_tokens(busy) <= self.spec.pool_tokens
+        taken = self.held_tokens + self._reserved_tokens + self._snapshot_tokens(busy)
+        return self.pool_tokens is None or not states.tokens_each or taken <= self.pool_tokens
 
     def _lock(self, seat: Seat, node: Node | None) -> None:
         """Keep this snapshot for a request, instead of the one it kept before."""
@@ -340,7 +350,7 @@ class EngineCache(PrefixCache):
 
     def _free_tokens(self) -> None:
         """Let go of the least recently used leaves until the pool is kept."""
-        while self.used_tokens > self.spec.pool_tokens:
+        while self.pool_tokens is not None and self.used_tokens > self.pool_tokens:
             leaf = self._victim()
             states = self.spec.snapshots
             if states is not None and states.tokens_each:

@@ -52,7 +52,8 @@ class HostTier:
 class CacheSpec:
     """A replica's cache."""
 
-    pool_tokens: int = 499_968
+    pool_tokens: int | None = 499_968
+    """The token pool; None where it is not known (a belief about a real replica), and then it never fills."""
     page_tokens: int = 64
     """Reuse ends on a multiple of this, with or without snapshots."""
     chunk_tokens: int = 6_144
