@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.fleet import Fleet, Replica, Thresholds
 from ramjet.core.policies import (
+    BalanceCost,
     CrowdingCost,
     LeaveCost,
     LongPromptRule,
@@ -16,6 +17,7 @@ from ramjet.core.policies import (
     Reading,
     SpreadLongRule,
 )
+from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
 from ramjet.core.router import Policy
 from ramjet.proxy.options import Options
@@ -34,7 +36,8 @@ def policy_of(settings: Settings) -> Policy:
     costs: list[Cost] = [
         PrefillCost(reading),
         QueueCost(routing.request_s),
-        CrowdingCost(routing.request_s),
+        CrowdingCost(),
+        BalanceCost(routing.request_s),
         LeaveCost(routing.leave_s),
     ]
     return Policy(
@@ -59,7 +62,12 @@ def fleet_of(settings: Settings) -> Fleet:
 
 def replica_of(each: ReplicaSettings, settings: Settings) -> Replica:
     """One replica, believed up until shown otherwise."""
-    return Replica(each.name, each.url, pool_tokens=each.pool_tokens, thresholds=thresholds_of(settings))
+    return Replica(each.name, each.url, pools=pools_of(each), thresholds=thresholds_of(settings))
+
+
+def pools_of(each: ReplicaSettings) -> Pools:
+    """What the configuration says of a replica's cache."""
+    return Pools(tokens=each.pool_tokens)
 
 
 def thresholds_of(settings: Settings) -> Thresholds:

@@ -9,7 +9,7 @@ import structlog
 from pydantic import ValidationError
 
 from ramjet.admin.server import is_loopback
-from ramjet.build import options_of, policy_of, probing_of, replica_of, thresholds_of
+from ramjet.build import options_of, policy_of, pools_of, probing_of, replica_of, thresholds_of
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.fleet import Replica
 from ramjet.core.router import Router
@@ -75,7 +75,7 @@ class Control:
                 self._add(each)
             else:
                 self._replicas[name] = each
-                self._router.resize(name, each.pool_tokens)
+                self._router.resize(name, pools_of(each))
         self._router.change_policy(policy_of(settings))
         for replica in self._router.fleet:
             replica.thresholds = thresholds_of(settings)
@@ -144,7 +144,7 @@ class Control:
                 "in_flight": each.in_flight,
                 "queue_s": round(each.queue_s, 3),
                 "resident_tokens": self._router.resident_tokens(each.name),
-                "pool_tokens": each.pool_tokens,
+                "pool_tokens": each.pools.tokens,
                 "conversations": self._router.conversations.living_at[each.name],
                 "models": sorted(each.models),
                 "error": each.last_error,

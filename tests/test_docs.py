@@ -26,7 +26,7 @@ from ramjet.build import fleet_of, policy_of
 from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
 from ramjet.control import ONLY_AT_START, Control
-from ramjet.core.policies import CrowdingCost, Reading
+from ramjet.core.policies import BalanceCost, Reading
 from ramjet.core.prompt import ENDPOINTS, Unreadable, read
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.retry import Failure
@@ -630,7 +630,7 @@ def test_share_with_slack() -> None:
     The share of 50 conversations on four replicas is 14: the fourteenth is free anywhere, the fifteenth costs 0.1 s.
     """
     assert "14 of 50 conversations on four replicas" in DESIGN
-    ask, cost = Ask(body_bytes=1, prompt_tokens=1), CrowdingCost()
+    ask, cost = Ask(body_bytes=1, prompt_tokens=1), BalanceCost()
     for living, expected in ((13, 0.0), (14, 0.1)):
         crowded = Candidate(replica="a", identity="a", living=living)
         others = [Candidate(replica=name, identity=name, living=(49 - living) // 3) for name in "bcd"]

@@ -1,56 +1,205 @@
 """What we believe each replica holds, corrected by every report, and the ratio by which bytes become tokens.
 
-Beliefs are never trusted further than the next `cached_tokens`: it trims what was believed of the prompt, and where a
-replica's pool is known it teaches how much of it conversations really get.
+A belief is a cache of the same kind as the replica's own (`core.cache`), as large as the replica is said to be and as
+reports have taught. It is never trusted further than the next `cached_tokens`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_right
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from ramjet.core.cache import Blocks, PrefixCache
+from ramjet.core.cache import Blocks, EngineCache, Hit, Node, Seat
+from ramjet.core.pools import Pools
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
 
 
-class Belief:
-    """What one replica holds, as a cache of its own."""
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a prompt would find at a replica."""
 
-    def __init__(self, pool_tokens: int | None) -> None:
-        self.cache = PrefixCache(pool_tokens)
-        self._pool_tokens = pool_tokens
+    hit: Hit
+    path: list[Node]
+    """The runs it shares, deepest first, reusable or not."""
+
+
+class Belief:
+    """What one replica holds."""
+
+    def __init__(self, pools: Pools) -> None:
+        self.pools = pools
+        self.cache = EngineCache(pools.spec())
         self._share = 1.0
+        self._most_share = 1.0
 
     @property
     def pool_tokens(self) -> int | None:
         """The part of the pool that conversations were seen to get; None where the pool is not known."""
         return self.cache.pool_tokens
 
-    def resize(self, pool_tokens: int | None) -> None:
-        """The pool is said to be another size; what was learned of the part that conversations get stays."""
-        self._pool_tokens = pool_tokens
-        self.cache.pool_tokens = None if pool_tokens is None else int(pool_tokens * self._share)
+    def resize(self, pools: Pools) -> None:
+        """The pools are said to be of another size; what was learned of the part that conversations get stays."""
+        self.pools = pools
+        self.cache.spec = pools.spec()
+        self._apply_share()
 
-    def report(self, blocks: Blocks, believed_depth: int, cached_tokens: int, now: float) -> None:
+    def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
+        """What a prompt would find there. Changes nothing."""
+        found, hit = self.cache.look(blocks, prompt_tokens)
+        return Outlook(hit, list(found.node.path()) if found.node is not None else [])
+
+    def fits(self, outlook: Outlook, prompt_tokens: int) -> bool:
+        """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief."""
+        if self.cache.pool_tokens is None:
+            return True
+        shared = sum(node.tokens for node in outlook.path if node.holders)
+        need = prompt_tokens - min(shared, outlook.hit.tokens)
+        return self.cache.held_tokens + need <= 0.97 * self.cache.pool_tokens
+
+    def book(self, blocks: Blocks, prompt_tokens: int, owner: object, now: float) -> Seat:
+        """A prompt has been sent there: it is as good as read, and whoever comes next with the same prefix finds it.
+
+        The seat is to be given back to the cache that it is in, which a restart replaces.
+        """
+        seat = self.cache.enter(blocks, prompt_tokens, 0, now, anyway=True)
+        assert seat is not None
+        self.cache.read(seat, now)
+        for node in seat.tail.path() if seat.tail is not None else ():
+            node.owner = owner
+        return seat
+
+    def report(
+        self,
+        blocks: Blocks,
+        prompt_tokens: int,
+        *,
+        believed_tokens: int,
+        cached_tokens: int,
+        owner: object,
+        now: float,
+    ) -> None:
         """Take in what the engine said it reused of a prompt that it has now read to the end.
 
         Args:
             blocks: the prompt.
-            believed_depth: blocks that were believed to be there when it was sent.
+            prompt_tokens: its length.
+            believed_tokens: what was believed to be there when it was sent.
             cached_tokens: what the engine reused.
+            owner: whose it is.
             now: the time of the report.
         """
-        believed = blocks.tokens(believed_depth)
-        if believed >= TRUSTED_TOKENS and cached_tokens < believed / 2:
+        if believed_tokens >= TRUSTED_TOKENS and cached_tokens < believed_tokens / 2:
             # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
-            depth = next((depth for depth in range(believed_depth, 0, -1) if blocks.tokens(depth) <= cached_tokens), 0)
-            self.cache.trim(blocks, depth)
+            self.cache.trim(blocks, bisect_right(blocks.ends, cached_tokens))
             self._share = max(0.3, self._share * 0.95)
-        elif believed >= TRUSTED_TOKENS and cached_tokens >= 0.9 * believed:
-            self._share = min(1.0, self._share + 0.002)
-        self.resize(self._pool_tokens)
-        self.cache.insert(blocks, now)
+        elif believed_tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * believed_tokens:
+            self._share = min(self._most_share, self._share + 0.002)
+        if cached_tokens >= 1.5 * believed_tokens + 4 * TRUSTED_TOKENS:
+            # It kept more than it is said to hold, or than was believed of it.
+            self._most_share = min(1.3, self._most_share * 1.02)
+            self._share = min(1.3, self._share * 1.02)
+        self._apply_share()
+        self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
+
+    def restarted(self) -> None:
+        """The replica has lost everything; who runs there keeps a seat that leads nowhere."""
+        fresh = EngineCache(self.pools.spec())
+        fresh.pool_tokens = self.cache.pool_tokens
+        self.cache = fresh
+
+    def harm_s(
+        self,
+        outlook: Outlook,
+        prompt_tokens: int,
+        owner: object,
+        *,
+        worth: Callable[[object], float],
+        read_s: Callable[[int, int], float],
+        most_s: float,
+    ) -> float:
+        """Seconds of reading that others will need again for what a prompt would push out.
+
+        Args:
+            outlook: what it finds there itself.
+            prompt_tokens: its length.
+            owner: whose it is; what it pushes out of its own harms nobody else.
+            worth: the chance that an owner comes back for what is theirs.
+            read_s: seconds to read from one length to another.
+            most_s: when to stop counting.
+        """
+        cache, losses = self.cache, defaultdict[object, float](float)
+        spared = set(outlook.path)
+        total = 0.0
+        unread = prompt_tokens - outlook.hit.tokens
+        if cache.pool_tokens is not None:
+            short = cache.used_tokens + unread - cache.pool_tokens
+            for node in cache.least_used() if short > 0 else ():
+                if short <= 0 or total > most_s:
+                    break
+                if node.holders or node in spared:
+                    continue
+                short -= node.tokens
+                if node.owner is not owner and node.owner is not None:
+                    lost = worth(node.owner) * read_s(node.start, node.ends[-1])
+                    losses[node.owner] += lost
+                    total += lost
+        if self.pools.slots is not None:
+            short = cache.used_slots + self._new_slots(outlook, unread) - self.pools.slots
+            for node in cache.snapshots if short > 0 else ():
+                if short <= 0 or total > most_s:
+                    break
+                if node.locks or node in spared:
+                    continue
+                short -= 1
+                if node.children or node.owner is owner or node.owner is None:
+                    continue  # with a deeper one, nobody misses it
+                before = next((each for each in node.path() if each is not node and each.snapshot), None)
+                lost = worth(node.owner) * read_s(0 if before is None else before.ends[-1], node.ends[-1])
+                if lost > losses[node.owner]:
+                    total += lost - losses[node.owner]
+                    losses[node.owner] = lost
+        return total
+
+    def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
+        """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
+        pools = self.pools
+        saved = -(-unread_tokens // pools.chunk_tokens) if unread_tokens >= pools.grid_tokens else 0
+        if pools.per_path is not None:
+            own = sum(node.snapshot for node in outlook.path)
+            saved = max(0, min(own + saved, pools.per_path) - own)
+        return pools.private + saved
+
+    def _apply_share(self) -> None:
+        tokens = self.pools.tokens
+        self.cache.pool_tokens = None if tokens is None else int(tokens * self._share)
+
+
+class Pace:
+    """How much longer a replica takes to read than the formula says, learned from first tokens.
+
+    The formula's numbers are the seed's hardware; one factor corrects both, for what an error of it does is to scale all
+    seconds alike. Robust: the middle of what was seen lately.
+    """
+
+    LEAST_S = 0.2
+    """Shorter readings say more about everything else that a first token waits for."""
+
+    def __init__(self) -> None:
+        self._seen: list[float] = []
+        self.factor = 1.0
+
+    def learn(self, expected_s: float, took_s: float) -> None:
+        """A prompt that should have taken so long by the formula took so long, nobody being before it."""
+        if expected_s < self.LEAST_S:
+            return
+        self._seen = [*self._seen[-14:], took_s / expected_s]
+        # The prior counts once: a single odd reading moves little.
+        ranked = sorted([*self._seen, 1.0] if len(self._seen) < 3 else self._seen)
+        self.factor = min(100.0, max(0.001, ranked[len(ranked) // 2]))
 
 
 class TokenRatios:

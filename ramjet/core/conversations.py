@@ -207,10 +207,12 @@ class Conversations:
         conversation.depth, conversation.depth_before = turn.depth_before, turn.depth_before_that
         conversation.latest = None
 
-    def expire(self, now: float) -> None:
-        """Let go of the conversations that have not been seen for long."""
-        for conversation in list(self._quiet(now - self.living_s)):
+    def expire(self, now: float) -> list[Conversation]:
+        """Let go of the conversations that have not been seen for long; returns them."""
+        expired = list(self._quiet(now - self.living_s))
+        for conversation in expired:
             self._forget(conversation)
+        return expired
 
     def forget_oldest(self) -> bool:
         """Let go of the living conversation that was seen least recently; False if there is none that may go."""

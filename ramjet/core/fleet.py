@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ramjet.core.pools import Pools
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -38,8 +40,8 @@ class Replica:
     name: str
     url: str
     """Where it is, without a trailing slash; a base path is kept."""
-    pool_tokens: int | None = None
-    """Its token pool; None when unknown."""
+    pools: Pools = Pools()
+    """How large its cache is, as far as anybody has said."""
     models: frozenset[str] = frozenset()
     """Names of the models it lists; empty when it has not said."""
     thresholds: Thresholds = Thresholds()
@@ -56,13 +58,30 @@ class Replica:
     """Since when it owes a byte: from the first request in flight, or the last byte; None while nothing is in flight."""
 
     in_flight: int = 0
-    queue_s: float = 0.0
-    """Seconds of reading sent there and not finished."""
+    queue: dict[object, float] = field(default_factory=dict)
+    """Seconds of reading of each prompt that was sent there and has not been read, in order."""
+    _head: object = None
+    _head_at: float = 0.0
 
     @property
     def serving(self) -> bool:
         """Whether it may be given a request now."""
         return not self.draining and (self.state is State.UP or (self.state is State.TRIAL and not self.in_flight))
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds of reading sent there and not finished."""
+        return sum(self.queue.values())
+
+    def queue_at(self, now: float) -> float:
+        """The same, less what has been done of the one that is being read."""
+        head = next(iter(self.queue), None)
+        if head is None:
+            self._head = None
+            return 0.0
+        if head is not self._head:
+            self._head, self._head_at = head, now
+        return self.queue_s - min(self.queue[head], max(0.0, now - self._head_at))
 
     def probed(self, now: float, *, error: str | None, refused: bool = False) -> bool:
         """Take in one probe, or one request that failed to connect; True when `state` changed.

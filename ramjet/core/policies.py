@@ -48,7 +48,7 @@ class PrefillCost:
             if end > start:
                 total += self.reading.seconds(start, end) / conversations
                 start = end
-        return total
+        return total * candidate.pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,32 @@ class QueueCost:
 
 @dataclass(frozen=True, slots=True)
 class CrowdingCost:
+    """Seconds of reading that others will need again, as likely as they come back, for what this would push out there.
+
+    Zero where the pools are not known, or have room.
+    """
+
+    weight: float = 1.0
+    name: str = "crowding"
+    breaks_ties: bool = False
+
+    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
+        """Seconds of others."""
+        return self.weight * candidate.harm_s
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceCost:
     """Seconds that placing a new conversation here will cost later, where conversations are unevenly spread.
 
-    A stand-in until the pools are modelled: a replica with more than its share of the living conversations is charged
-    what a request in flight is charged, for each that it has too many. Within the share, rendezvous decides.
+    For what no pool's size says: a replica with more than its share of the living conversations is charged what a
+    request in flight is charged, for each that it has too many. Within the share, rendezvous decides.
     """
 
     conversation_s: float = 0.1
     slack: float = 1.05
     """A share may be exceeded by this ratio before it counts; rounding up allows one more in small fleets."""
-    name: str = "crowding"
+    name: str = "balance"
     breaks_ties: bool = True
     """Where reading alone takes a minute, 5 % of it would hide a whole crowd."""
 

@@ -28,6 +28,7 @@ REASONS = (
     "long_prompt",
     "long_prompt_spill",
     "spread_long",
+    "room",  # the cheapest has no room for it now
 )
 """Every reason a decision can have; also the values of the metric's label."""
 
@@ -70,6 +71,20 @@ class Candidate:
     """Tokens of other living long conversations whose home it is."""
     pool_tokens: int | None = None
     """Its token pool; None when unknown."""
+    pace: float = 1.0
+    """How many times as long as expected it takes to read."""
+    read_s: float = 0.0
+    """Seconds to read what it does not hold."""
+    found_s: float = 0.0
+    """Seconds it would take to read what it holds of the conversation's own part."""
+    harm_s: float = 0.0
+    """Seconds of reading that others will need again for what this request would push out, as far as they come back."""
+    fits: bool = True
+    """Whether its pool has room beside the requests that run there."""
+    is_full: bool = False
+    """Whether it runs as many requests as its snapshot pool can bear."""
+    cold_reads: int = 0
+    """Long reads on their way there."""
 
 
 class Rule(Protocol):

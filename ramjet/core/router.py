@@ -10,17 +10,20 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xxhash import xxh3_64_intdigest
 
-from ramjet.core.beliefs import Belief, TokenRatios
-from ramjet.core.cache import Blocks
+from ramjet.core.admission import Admission, Terms
+from ramjet.core.beliefs import Belief, Pace, TokenRatios
+from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.policies import LONG_PROMPT, Reading
+from ramjet.core.pools import Pools
 from ramjet.core.record import Record
+from ramjet.core.returns import Returns
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
 from ramjet.core.usage import Usage
 
@@ -37,6 +40,9 @@ class Policy:
     affinity: bool = True
     """Off: nothing is believed to match, which is load balancing for comparison."""
     reading: Reading = Reading()
+    terms: Terms = Terms()
+    return_s: float = 300.0
+    """How far ahead a conversation's return counts as harm."""
     long_tokens: int = 150_000
     """From this length on a conversation is long."""
     living_s: float = 300.0
@@ -76,6 +82,9 @@ class Visit:
     shared: Sequence[tuple[int, int]] = ()
     tried: list[str] = field(default_factory=list)
     lease: Lease | None = None
+    held_since: float | None = None
+    """Since when it waits for room; None while it does not."""
+    held_s: float = 0.0
     decision: Decision | None = None
     first_token_at: float | None = None
 
@@ -90,17 +99,29 @@ class Lease:
     reason: str
     reading_s: float
     placed_at: float
+    read_at: float
+    """When the prompt will have been read, if everything goes as expected."""
     believed_depth: int = 0
-    """Blocks believed to be there when it was placed."""
-    reading: bool = True
+    """Blocks believed to be there when it was placed, reusable or not."""
+    cache: EngineCache | None = None
+    """What `seat` is in."""
+    seat: Seat | None = None
+    is_cold: bool = False
+    """Whether reading takes so long that no other such read should be under way there."""
+    alone: bool = False
+    """Whether nobody was before it: its first token tells how fast the replica reads."""
+    shows_first: bool = False
+    """Whether its first token will be seen: the answer is a stream."""
     open: bool = True
 
     def read(self) -> None:
         """The prompt has been read: those behind it no longer wait for that."""
-        if self.reading:
-            self.reading = False
-            # Rounded, so that what sums of floats leave behind never looks like a queue.
-            self.replica.queue_s = max(0.0, round(self.replica.queue_s - self.reading_s, 6))
+        self.replica.queue.pop(self, None)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the prompt is still to be read, as far as anybody knows."""
+        return self in self.replica.queue
 
     def release(self) -> None:
         """Give the place back; a second call does nothing."""
@@ -108,6 +129,8 @@ class Lease:
             self.open = False
             self.replica.done()
             self.read()
+            if self.cache is not None and self.seat is not None:
+                self.cache.leave(self.seat, self.placed_at)
 
 
 class Router:
@@ -117,8 +140,13 @@ class Router:
         self.fleet = fleet
         self.policy = policy
         self.conversations = Conversations(policy.living_s)
-        self.beliefs = {replica.name: Belief(replica.pool_tokens) for replica in fleet}
+        self.beliefs = {replica.name: Belief(replica.pools) for replica in fleet}
+        self.paces = {replica.name: Pace() for replica in fleet}
         self.ratios = TokenRatios()
+        self.returns = Returns()
+        self.admission: Admission[Visit] = Admission(policy.terms)
+        self.would_hold = 0
+        """Requests that `observe` would have held."""
         self._reports_cached: set[tuple[str, str]] = set()
 
     # -- a request --------------------------------------------------------------------------------------------------
@@ -134,6 +162,8 @@ class Router:
         # Recognising needs no lengths in tokens, and the conversation is what tells them best.
         sighting = self.conversations.recognise(Blocks(chain.hashes, chain.ends), chain.head)
         known = sighting.conversation or sighting.parent
+        if sighting.conversation is not None and not sighting.conversation.running:
+            self.returns.came_back(now - sighting.conversation.seen_at)
         usable, prompt_tokens = _in_tokens(known_prompt.usable, known, ratio)
         identity = usable if chain is known_prompt.usable else _in_tokens(chain, known, ratio)[0]
         shared = self.conversations.sharing(identity, sighting)
@@ -151,33 +181,59 @@ class Router:
         )
 
     def place(self, visit: Visit, now: float) -> Lease | None:
-        """Choose a replica and book the request there; None when there is none left to try."""
-        candidates = self._candidates(visit)
-        if not candidates:
+        """Choose a replica and book the request there.
+
+        Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
+        `admit` lets it in.
+        """
+        decision = self._decide(visit, now)
+        if decision is None:
             return None
-        decision = decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
-        chosen = decision.chosen
-        replica = self.fleet[chosen.candidate.replica]
-        reason = "retry" if visit.tried else "fail_open" if replica.state is State.DOWN else decision.reason
-        reading_s = round(self.policy.reading.seconds(chosen.candidate.matched_tokens, visit.prompt_tokens), 6)
-        lease = Lease(replica, self.beliefs[replica.name], chosen, reason, reading_s, now)
-        replica.sent(now)
-        replica.queue_s += reading_s
-        visit.decision, visit.lease = decision, lease
-        visit.tried.append(replica.name)
-        if visit.usable is not None and visit.turn is not None:
-            cache = lease.belief.cache
-            lease.believed_depth = cache.match(visit.usable).depth
-            # Booked before it is read: whoever comes next with the same prefix will find it there.
-            cache.insert(visit.usable, now)
-            self.conversations.settle(visit.turn.conversation, replica.name)
-        return lease
+        chosen: Scored | None = decision.chosen
+        if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
+            chosen = self.admission.choose(decision.ranked, self._home(visit))
+            if chosen is None and self.policy.terms.mode == "enforce":
+                visit.held_since = now
+                self.admission.hold(visit, self._home(visit), now)
+                return None
+            self.would_hold += chosen is None
+        if chosen is None or self.policy.terms.mode != "enforce":
+            chosen = decision.chosen
+        return self._book(visit, decision, chosen, now)
+
+    def admit(self, now: float) -> list[Visit]:
+        """Let in those of the held that may enter now; their leases are booked. To be asked often."""
+        entered: list[Visit] = []
+
+        def rank(visit: Visit) -> Sequence[Scored]:
+            decision = self._decide(visit, now)
+            return () if decision is None else decision.ranked
+
+        def enter(visit: Visit, chosen: Scored) -> None:
+            decision = self._decide(visit, now)
+            assert decision is not None
+            visit.held_s, visit.held_since = now - (visit.held_since or now), None
+            self._book(visit, decision, chosen, now)
+            entered.append(visit)
+
+        self.admission.poll(now, self.fleet.replicas, rank, enter)
+        return entered
+
+    def give_up(self, visit: Visit, now: float) -> None:
+        """A held request waits no longer, and has cost nothing."""
+        if visit.held_since is not None:
+            self.admission.leave(visit)
+            visit.held_s, visit.held_since = now - visit.held_since, None
 
     def first_token(self, visit: Visit, now: float) -> None:
         """The engine has read the prompt and generates."""
         if visit.first_token_at is None and visit.lease is not None:
             visit.first_token_at = now
-            visit.lease.read()
+            lease = visit.lease
+            if lease.alone and lease.is_reading:
+                expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
+                self.paces[lease.replica.name].learn(expected_s, now - lease.placed_at)
+            lease.read()
 
     def failed(self, visit: Visit) -> None:
         """The replica did not serve the request; it may be placed again."""
@@ -199,6 +255,7 @@ class Router:
             usage: the engine's report; None when it gave none.
         """
         lease, turn = visit.lease, visit.turn
+        self.give_up(visit, now)
         usage = self._complete(visit, usage)
         was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
         if lease is not None:
@@ -219,22 +276,24 @@ class Router:
     def add(self, replica: Replica) -> None:
         """Take a replica into the fleet."""
         self.fleet.add(replica)
-        self.beliefs[replica.name] = Belief(replica.pool_tokens)
+        self.beliefs[replica.name] = Belief(replica.pools)
+        self.paces[replica.name] = Pace()
 
     def remove(self, name: str) -> None:
         """Let a replica go, with all that was believed of it."""
         self.fleet.remove(name)
         self.restarted(name)
-        del self.beliefs[name]
+        del self.beliefs[name], self.paces[name]
 
-    def resize(self, name: str, pool_tokens: int | None) -> None:
-        """A replica's token pool is said to be another size."""
-        self.fleet[name].pool_tokens = pool_tokens
-        self.beliefs[name].resize(pool_tokens)
+    def resize(self, name: str, pools: Pools) -> None:
+        """A replica's cache is said to be of another size."""
+        self.fleet[name].pools = pools
+        self.beliefs[name].resize(pools)
 
     def change_policy(self, policy: Policy) -> None:
         """Decide by other rules and costs from now on; all that is known and under way stays."""
         self.policy = policy
+        self.admission.terms = policy.terms
         self.conversations.living_s = policy.living_s
 
     def refused(self, name: str, error: str, now: float) -> bool:
@@ -247,7 +306,7 @@ class Router:
     def restarted(self, replica: str) -> None:
         """A replica has lost its cache."""
         if replica in self.beliefs:  # it may have been removed while its last probe was under way
-            self.beliefs[replica].cache.clear()
+            self.beliefs[replica].restarted()
         # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
         self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
 
@@ -262,7 +321,46 @@ class Router:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, visit: Visit) -> list[Candidate]:
+    def _decide(self, visit: Visit, now: float) -> Decision | None:
+        candidates = self._candidates(visit, now)
+        if not candidates:
+            return None
+        return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
+
+    def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
+        if chosen.candidate.replica != decision.chosen.candidate.replica:
+            others = [each for each in decision.ranked if each.candidate.replica != chosen.candidate.replica]
+            decision = replace(decision, ranked=(chosen, *others), reason="room")
+        candidate = chosen.candidate
+        replica, belief = self.fleet[candidate.replica], self.beliefs[candidate.replica]
+        reason = "retry" if visit.tried else "fail_open" if replica.state is State.DOWN else decision.reason
+        ahead_s = replica.queue_at(now)
+        lease = Lease(
+            replica,
+            belief,
+            chosen,
+            reason,
+            candidate.read_s,
+            placed_at=now,
+            read_at=now + ahead_s + candidate.read_s,
+            is_cold=candidate.read_s > self.policy.terms.cold_s,
+            alone=not replica.in_flight,
+            shows_first=visit.arrival.stream,
+        )
+        replica.sent(now)
+        replica.queue[lease] = candidate.read_s
+        visit.decision, visit.lease = decision, lease
+        visit.tried.append(replica.name)
+        if visit.usable is not None and visit.turn is not None:
+            lease.believed_depth = belief.cache.match(visit.usable).depth
+            # Booked before it is read: whoever comes next with the same prefix will find it there.
+            lease.cache = belief.cache
+            lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
+            self.conversations.settle(visit.turn.conversation, replica.name)
+        return lease
+
+    def _candidates(self, visit: Visit, now: float | None = None) -> list[Candidate]:
+        now = visit.arrived_at if now is None else now
         able = self.fleet.able
         replicas = [each for each in able if each.name not in visit.tried]
         model = visit.arrival.model
@@ -275,28 +373,71 @@ class Router:
             if visit.prompt_tokens >= self.policy.long_tokens
             else {}
         )
-        return [self._candidate(visit, each, longs.get(each.name, 0)) for each in replicas]
+        return [self._candidate(visit, each, longs.get(each.name, 0), now) for each in replicas]
 
-    def _candidate(self, visit: Visit, replica: Replica, long_tokens: int) -> Candidate:
+    def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, now: float) -> Candidate:
+        belief, pace, reading = self.beliefs[replica.name], self.paces[replica.name].factor, self.policy.reading
+        # What is not seen to be read has been, when it should have.
+        for lease in [each for each in replica.queue if isinstance(each, Lease)]:
+            if not lease.shows_first and now >= lease.read_at:
+                lease.read()
+        cold_reads = sum(isinstance(each, Lease) and each.is_cold for each in replica.queue)
         matched = own = 0
-        if self.policy.affinity and visit.usable is not None:
-            matched = visit.usable.tokens(self.beliefs[replica.name].cache.match(visit.usable).depth)
-            own = max(0, matched - max((end for end, conversations in visit.shared if conversations > 1), default=0))
+        found_s = harm_s = 0.0
+        fits = True
+        if visit.usable is not None and visit.turn is not None:
+            outlook = belief.outlook(visit.usable, visit.prompt_tokens)
+            if self.policy.affinity:
+                matched = outlook.hit.tokens
+                base = max((end for end, conversations in visit.shared if conversations > 1), default=0)
+                own = max(0, matched - base)
+                found_s = pace * reading.seconds(min(base, matched), matched)
+            fits = not replica.in_flight or belief.fits(outlook, visit.prompt_tokens)
+            harm_s = belief.harm_s(
+                outlook,
+                visit.prompt_tokens,
+                visit.turn.conversation,
+                worth=lambda owner: self._worth(owner, now),
+                read_s=lambda start, end: pace * reading.seconds(start, end),
+                most_s=2 * self.policy.terms.most_allowance_s,
+            )
+        most = belief.pools.most_running
         return Candidate(
             replica=replica.name,
             identity=replica.url,
             matched_tokens=matched,
             own_tokens=own,
             in_flight=replica.in_flight,
-            queue_s=replica.queue_s,
+            queue_s=round(replica.queue_at(now), 6),
             living=self.conversations.living_at[replica.name],
             long_tokens=long_tokens,
-            pool_tokens=self.beliefs[replica.name].pool_tokens,
+            pool_tokens=belief.pool_tokens,
+            pace=pace,
+            read_s=round(pace * reading.seconds(matched, visit.prompt_tokens), 6),
+            found_s=found_s,
+            harm_s=harm_s,
+            fits=fits,
+            is_full=most is not None and replica.in_flight >= most,
+            cold_reads=cold_reads,
         )
+
+    def _worth(self, owner: object, now: float) -> float:
+        """The chance that a conversation comes back for what a replica holds of it."""
+        if not isinstance(owner, Conversation):
+            return 0.0
+        if owner.running:
+            return 1.0
+        return self.returns.probability(now - owner.seen_at, self.policy.return_s)
+
+    def _home(self, visit: Visit) -> str | None:
+        """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
+        conversation = visit.turn.conversation if visit.turn is not None else None
+        home = conversation.home if conversation is not None and self.policy.affinity else None
+        # Whose home has been removed is new again, or all of them would go to one replica.
+        return home if home in self.fleet.replicas else None
 
     def _ask(self, visit: Visit) -> Ask:
         conversation = visit.turn.conversation if visit.turn is not None else None
-        home = conversation.home if conversation is not None and self.policy.affinity else None
         return Ask(
             body_bytes=visit.arrival.body_bytes,
             prompt_tokens=visit.prompt_tokens,
@@ -306,8 +447,7 @@ class Router:
             conversation=xxh3_64_intdigest(visit.arrival.request_id.encode())
             if conversation is None
             else conversation.head,
-            # Whose home has been removed is new again, or all of them would go to one replica.
-            home=home if home in self.fleet.replicas else None,
+            home=self._home(visit),
             shared=visit.shared,
         )
 
@@ -342,7 +482,17 @@ class Router:
             conversation.prompt_bytes = size_bytes
             conversation.prompt_tokens = conversation.tokens = usage.prompt_tokens
         if usage.cached_tokens is not None:
-            lease.belief.report(visit.usable, lease.believed_depth, usage.cached_tokens, now)
+            believed = lease.scored.candidate.matched_tokens
+            if not self.policy.affinity:
+                believed = visit.usable.tokens(lease.believed_depth)
+            lease.belief.report(
+                visit.usable,
+                visit.prompt_tokens,
+                believed_tokens=believed,
+                cached_tokens=usage.cached_tokens,
+                owner=conversation,
+                now=now,
+            )
 
     def _record(self, visit: Visit, now: float, outcome: str, status: int | None, usage: Usage) -> Record:
         arrival, lease, turn = visit.arrival, visit.lease, visit.turn
@@ -362,6 +512,7 @@ class Router:
             matched_tokens=None if lease is None or visit.usable is None else lease.scored.candidate.matched_tokens,
             reusable_tokens=reusable,
             usage=usage,
+            held_s=visit.held_s,
             prefix_changed=visit.usable is not visit.identity and _much_less(lease, reusable),
             moved=lease is not None and turn is not None and turn.home_before not in {None, lease.replica.name},
             confined_tokens=_confined_tokens(visit),
@@ -375,7 +526,8 @@ class Router:
 
     def _tidy(self, now: float) -> None:
         """Let go of what is old, and of what is least used when memory is short."""
-        self.conversations.expire(now)
+        for conversation in self.conversations.expire(now):
+            self.returns.gave_up(now - conversation.seen_at)
         for belief in self.beliefs.values():
             belief.cache.expire(now - self.policy.horizon_s)
         while self.memory_bytes > self.policy.memory_bytes and self._forget_something():

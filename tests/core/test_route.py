@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramjet.core.policies import (
+    BalanceCost,
     CrowdingCost,
     LeaveCost,
     LongPromptRule,
@@ -22,7 +23,7 @@ from ramjet.core.policies import (
 )
 from ramjet.core.route import REASONS, Ask, Candidate, Cost, Rule, decide
 
-COSTS: tuple[Cost, ...] = (PrefillCost(), QueueCost(), CrowdingCost(), LeaveCost())
+COSTS: tuple[Cost, ...] = (PrefillCost(), QueueCost(), CrowdingCost(), BalanceCost(), LeaveCost())
 RULES: tuple[Rule, ...] = (LongPromptRule(600_000, frozenset({"a", "b"})), SpreadLongRule())
 POOL_TOKENS = 499_968
 
@@ -157,7 +158,7 @@ def test_the_choice_costs_at_most_a_tie_more_than_the_cheapest(ask: Ask, candida
     limit = min(totals) + max(0.05, 0.05 * min(totals))
 
     assert all(scored.total_s == pytest.approx(sum(scored.costs.values())) for scored in ranked)
-    assert all(set(scored.costs) == {"prefill", "queue", "crowding", "leave"} for scored in ranked)
+    assert all(set(scored.costs) == {"prefill", "queue", "crowding", "balance", "leave"} for scored in ranked)
     assert all(seconds >= 0 for scored in ranked for seconds in scored.costs.values())
     assert totals[0] <= limit
     beyond = [total for total in totals if total > limit]
@@ -490,11 +491,11 @@ def test_leaving_home_costs_a_second_while_it_holds_something_of_ones_own() -> N
     assert cost.seconds(ask(), other, [home, other]) == 0.0
 
 
-def test_crowding_charges_only_who_has_no_home() -> None:
+def test_balance_charges_only_who_has_no_home() -> None:
     """
     A conversation is never driven out by it.
     """
-    cost, fleet = CrowdingCost(), [at("a", living=30), at("b", living=1)]
+    cost, fleet = BalanceCost(), [at("a", living=30), at("b", living=1)]
 
     assert cost.seconds(ask(home="a"), fleet[0], fleet) == 0.0
     assert cost.seconds(Ask(body_bytes=1, prompt_tokens=1, has_prompt=False), fleet[0], fleet) == 0.0
@@ -511,7 +512,7 @@ def test_crowding_charges_only_who_has_no_home() -> None:
 def test_first_placements_stay_within_a_share(replicas: int, conversations: list[int], prompt_tokens: int) -> None:
     """
     However rendezvous falls, no replica gets more than 5 % over its part, rounded up; also where reading takes so long
-    that what crowding charges is less than a tie.
+    that what balance charges is less than a tie.
     """
     living: Counter[str] = Counter()
 

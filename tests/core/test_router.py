@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,28 +12,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, PrefillCost, QueueCost, SpreadLongRule
+from ramjet.core.policies import (
+    BalanceCost,
+    CrowdingCost,
+    LeaveCost,
+    LongPromptRule,
+    PrefillCost,
+    QueueCost,
+    SpreadLongRule,
+)
+from ramjet.core.pools import Pools
 from ramjet.core.prompt import read
 from ramjet.core.record import OUTCOMES, Record
 from ramjet.core.router import Arrival, Policy, Router, Visit
 from ramjet.core.usage import Usage
 
 SEED = 0x5EED
-COSTS = (PrefillCost(), QueueCost(), CrowdingCost(), LeaveCost())
+COSTS = (PrefillCost(), QueueCost(), CrowdingCost(), BalanceCost(), LeaveCost())
 NOTHING = Usage()
 
 
 def fleet(*names: str, pool_tokens: int | None = None) -> Fleet:
     made = Fleet()
     for name in names:
-        made.add(Replica(name, f"http://{name}:30000", pool_tokens=pool_tokens))
+        made.add(Replica(name, f"http://{name}:30000", pools=Pools(tokens=pool_tokens)))
     return made
 
 
 def router(*names: str, pool_tokens: int | None = None, **policy: Any) -> Router:
     rules = policy.pop("rules", (SpreadLongRule(),))
+    policy.setdefault("terms", Terms(mode="off"))
     return Router(fleet(*(names or ("a", "b")), pool_tokens=pool_tokens), Policy(rules=rules, costs=COSTS, **policy))
 
 
@@ -291,7 +303,7 @@ def test_without_affinity_nothing_is_believed_to_match() -> None:
     record = serve(to, talk.arrival())
     assert record.replica is not None
     other = next(each.name for each in to.fleet if each.name != record.replica)
-    to.fleet[record.replica].queue_s = 1.0
+    to.fleet[record.replica].queue["another"] = 1.0
     talk.grow()
 
     again = serve(to, talk.arrival())
@@ -336,7 +348,7 @@ def test_a_record_tells_the_whole_visit() -> None:
     assert (record.request_id, record.endpoint, record.model, record.turn) == ("agent", "chat", "glm", 2)
     assert (record.ttft_s, record.duration_s, record.attempts, record.status) == (1.5, 10.0, 1, 200)
     assert (record.usage, record.temperature, record.moved) == (usage, "warm", False)
-    assert set(record.costs) == {"prefill", "queue", "crowding", "leave"}
+    assert set(record.costs) == {"prefill", "queue", "crowding", "balance", "leave"}
     assert record.conversation is not None
     assert len(record.conversation) == 12
     assert record.reason == "affinity"
@@ -394,11 +406,11 @@ class Ledger(RuleBasedStateMachine):
     @rule(number=st.integers(0, 6), grow=st.booleans())
     def arrive(self, number: int, grow: bool) -> None:
         if number == 6:
-            given = Arrival(request_id=f"r{self.now}", endpoint="other", body_bytes=3_000)
+            given = Arrival(request_id=f"r{self.now}", endpoint="other", body_bytes=3_000, stream=True)
         else:
             if grow:
                 self.talks[number].grow(400)
-            given = self.talks[number].arrival()
+            given = replace(self.talks[number].arrival(), stream=True)
         self.open[self.router.arrive(given, self.now)] = None
 
     @rule(number=st.integers(0, 5))

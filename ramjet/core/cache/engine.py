@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
@@ -93,7 +94,12 @@ class EngineCache(PrefixCache):
 
     def find(self, blocks: Blocks, prompt_tokens: int) -> Hit:
         """How much of a prompt can be reused now. At least its last token is always read. Changes nothing."""
-        return self._look(blocks, prompt_tokens, self.match(blocks))
+        return self.look(blocks, prompt_tokens)[1]
+
+    def look(self, blocks: Blocks, prompt_tokens: int) -> tuple[Match, Hit]:
+        """What is there of a prompt, and how much of it can be reused. Changes nothing."""
+        found = self.match(blocks)
+        return found, self._look(blocks, prompt_tokens, found)
 
     def enter(
         self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float, *, anyway: bool = False
@@ -109,8 +115,7 @@ class EngineCache(PrefixCache):
 
         Returns None while there is no room for it beside those that run.
         """
-        found = self.match(blocks)
-        hit = self._look(blocks, prompt_tokens, found)
+        found, hit = self.look(blocks, prompt_tokens)
         need = prompt_tokens - hit.tokens + answer_tokens
         if not anyway and not self._has_room(found.node, hit, need):
             return None
@@ -197,11 +202,15 @@ class EngineCache(PrefixCache):
         self._host_states.clear()
         self.host_tokens = self.host_snapshots = 0
 
+    def least_used(self) -> Iterator[Node]:
+        """What the device holds, in the order in which it would go."""
+        return iter(self._order)
+
     # -- seats ------------------------------------------------------------------------------------------------------
 
     def _look(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
         known, node = blocks.tokens(found.depth), found.node
-        depth = min(found.depth, bisect_right(blocks.ends, prompt_tokens - 1))
+        depth = min(found.depth, bisect_right(blocks.ends, prompt_tokens - self.spec.reads_last))
         if self.spec.snapshots is not None and node is not None:
             end = _blocks_to(node)
             while node is not None and not (end <= depth and (node.snapshot or node.host_snapshot)):
@@ -241,7 +250,6 @@ class EngineCache(PrefixCache):
         if seat.blocks.tokens(depth) <= seat.kept_tokens:
             return
         blocks = Blocks(seat.blocks.hashes[:depth], seat.blocks.ends[:depth])
-        before = self.tokens
         kept = blocks.tokens(depth) - seat.kept_tokens
         # Handed over: what the tree already had of it is freed.
         self.private_tokens -= kept
@@ -255,7 +263,6 @@ class EngineCache(PrefixCache):
         given = min(seat.reserved_tokens, kept)
         seat.reserved_tokens -= given
         self._reserved_tokens -= given
-        assert self.tokens - before <= kept
         if self.spec.snapshots is not None:
             self._save(seat, tail, self.spec.snapshots, now)
         if self.spec.host is not None and self.spec.host.policy == "write_through":

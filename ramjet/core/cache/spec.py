@@ -58,6 +58,8 @@ class CacheSpec:
     """Reuse ends on a multiple of this, with or without snapshots."""
     chunk_tokens: int = 6_144
     """What one forward reads of prompts, at most."""
+    reads_last: bool = True
+    """Whether a prompt's last token is read even where all of it is there. A belief's blocks are too coarse to say so."""
     snapshots: Snapshots | None = None
     host: HostTier | None = None
 

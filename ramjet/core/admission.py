@@ -1,0 +1,232 @@
+"""Who may enter now, and who is held: the working set must fit.
+
+When the conversations that are alive need more than all pools together, placing every request at once lets them evict
+one another, and every turn is read anew. So a request enters free of charge only where it pushes out little, or little
+compared with what it still finds there of its own; otherwise its entry is paid, from an allowance of seconds that
+fills slowly, so that swaps can never eat a replica. At most one cold read is on its way to a replica; the others wait
+here, where they can still go elsewhere. Who has waited past the patience goes first.
+
+Pure: what a replica holds and what entering would cost there come in with the ranking; time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from ramjet.core.route import Candidate, Scored
+
+Mode = Literal["off", "observe", "enforce"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The numbers of the rule; the study behind each is in docs/routing.md. Times in seconds."""
+
+    mode: Mode = "enforce"
+    """`observe` changes no decision and counts what it would have held."""
+    patience_s: float = 100.0
+    """Who has waited for longer makes the allowance fill faster: the one knob that users see."""
+    max_hold_s: float = 600.0
+    """Beyond it the edge refuses."""
+    cold_s: float = 2.0
+    """A prompt that takes longer to read is a cold read."""
+    free_s: float = 1.0
+    """Harm that is always free..."""
+    found_weight: float = 20.0
+    """...and what is free for each second of its own that the request still finds."""
+    share: float = 0.3
+    """Of a replica's time, what may go into reading again what entries push out..."""
+    most_share: float = 0.8
+    """...and the most that becomes of it when somebody has waited past the patience."""
+    most_allowance_s: float = 60.0
+    first_allowance_s: float = 20.0
+    reserve_after_s: float = 30.0
+    """Who has waited for so long reserves one replica's allowance, and may have it drained."""
+    home_gain_s: float = 2.0
+    """A warm home that is only full is waited for if it is cheaper by so much."""
+
+
+@dataclass(slots=True)
+class Held(Generic[T]):
+    """Somebody who waits."""
+
+    who: T
+    since: float
+    home: str | None
+
+
+@dataclass(slots=True)
+class _Account:
+    """A replica's allowance of seconds."""
+
+    seconds: float
+    reserved_for: object = None
+    drained_for: object = None
+
+
+@dataclass(slots=True)
+class Admission(Generic[T]):
+    """The state: who waits, and what each replica may still spend on swaps."""
+
+    terms: Terms = Terms()
+    _held: OrderedDict[int, Held[T]] = field(default_factory=OrderedDict)
+    _accounts: dict[str, _Account] = field(default_factory=dict)
+    _filled_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[T]:
+        return (each.who for each in self._held.values())
+
+    def allowance_s(self, replica: str) -> float:
+        """Seconds that swaps may still cost at a replica."""
+        return self._account(replica).seconds
+
+    def choose(self, ranked: Sequence[Scored], home: str | None) -> Scored | None:
+        """The cheapest replica where a request may enter free of charge, now that it comes; None: it is to be held.
+
+        Args:
+            ranked: the replicas that may serve it, cheapest first.
+            home: where its last turn was.
+        """
+        return self._free(ranked, home, None)
+
+    def hold(self, who: T, home: str | None, now: float) -> None:
+        """Let somebody wait."""
+        self._held[id(who)] = Held(who, now, home)
+
+    def leave(self, who: T) -> bool:
+        """Somebody waits no longer; False if they never did. What was kept for them is free again."""
+        for account in self._accounts.values():
+            if account.reserved_for is who:
+                account.reserved_for = None
+            if account.drained_for is who:
+                account.drained_for = None
+        return self._held.pop(id(who), None) is not None
+
+    def poll(
+        self,
+        now: float,
+        replicas: Collection[str],
+        rank: Callable[[T], Sequence[Scored]],
+        enter: Callable[[T, Scored], None],
+    ) -> None:
+        """Let in those who may enter now.
+
+        Args:
+            now: the time.
+            replicas: the names of all.
+            rank: the replicas that may serve one of the held, cheapest first, as things stand.
+            enter: books one there; it is called before the next is ranked.
+        """
+        self._fill(now, replicas)
+        if not self._held:
+            return
+        self._reserve(now, len(replicas), rank)
+        for paying in (False, True):
+            for each in list(self._held.values()):
+                ranking = rank(each.who)
+                chosen = (
+                    self._paid(each.who, ranking)
+                    if paying
+                    else self._free(ranking, self._waits_for(each, now), each.who)
+                )
+                if chosen is None:
+                    continue
+                if paying:
+                    self._account(chosen.candidate.replica).seconds -= chosen.candidate.harm_s
+                self.leave(each.who)
+                enter(each.who, chosen)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _account(self, replica: str) -> _Account:
+        if replica not in self._accounts:
+            self._accounts[replica] = _Account(self.terms.first_allowance_s)
+        return self._accounts[replica]
+
+    def _fill(self, now: float, replicas: Collection[str]) -> None:
+        elapsed = 0.0 if self._filled_at is None else max(0.0, now - self._filled_at)
+        self._filled_at = now
+        for name in [name for name in self._accounts if name not in replicas]:
+            del self._accounts[name]
+        oldest_s = max((now - each.since for each in self._held.values()), default=0.0)
+        terms = self.terms
+        share = min(terms.most_share, terms.share * max(1.0, oldest_s / terms.patience_s))
+        for name in replicas:
+            account = self._account(name)
+            account.seconds = min(terms.most_allowance_s, account.seconds + share * elapsed)
+
+    def _reserve(self, now: float, replicas: int, rank: Callable[[T], Sequence[Scored]]) -> None:
+        """Keep an allowance for those who wait longest, and a replica clear for those who never fit beside others."""
+        terms = self.terms
+        for account in self._accounts.values():
+            account.reserved_for = None
+        draining = sum(account.drained_for is not None for account in self._accounts.values())
+        for each in self._held.values():
+            if now - each.since <= terms.reserve_after_s:
+                return  # the others have not waited longer
+            best: tuple[float, Candidate] | None = None
+            for scored in rank(each.who):
+                candidate = scored.candidate
+                account = self._account(candidate.replica)
+                if account.reserved_for is not None or account.drained_for not in {None, each.who}:
+                    continue
+                missing = min(candidate.harm_s, terms.most_allowance_s) - account.seconds
+                cost = candidate.read_s + candidate.harm_s + max(0.0, missing) / terms.share
+                if best is None or cost < best[0]:
+                    best = cost, candidate
+            if best is None:
+                continue
+            candidate = best[1]
+            account = self._account(candidate.replica)
+            account.reserved_for = each.who
+            can_pay = account.seconds >= min(candidate.harm_s, terms.most_allowance_s)
+            if can_pay and not candidate.fits and account.drained_for is None and draining < max(1, replicas // 4):
+                account.drained_for = each.who
+                draining += 1
+
+    def _waits_for(self, each: Held[T], now: float) -> str | None:
+        """The home that somebody waits for, until they have waited long enough to go anywhere."""
+        return each.home if now - each.since <= self.terms.reserve_after_s else None
+
+    def _is_possible(self, candidate: Candidate, who: T | None = None) -> bool:
+        drained_for = self._account(candidate.replica).drained_for
+        if drained_for is not None and drained_for is not who:
+            return False
+        return candidate.fits and not candidate.is_full and self._may_read(candidate)
+
+    def _may_read(self, candidate: Candidate) -> bool:
+        return candidate.read_s <= self.terms.cold_s or not candidate.cold_reads
+
+    def _is_only_full(self, candidate: Candidate) -> bool:
+        return candidate.is_full and candidate.fits and self._account(candidate.replica).drained_for is None
+
+    def _costs_nothing(self, candidate: Candidate) -> bool:
+        return candidate.harm_s <= self.terms.free_s + self.terms.found_weight * candidate.found_s
+
+    def _is_free(self, candidate: Candidate, who: T | None = None) -> bool:
+        return self._is_possible(candidate, who) and self._costs_nothing(candidate)
+
+    def _free(self, ranked: Sequence[Scored], home: str | None, who: T | None) -> Scored | None:
+        free = next((each for each in ranked if self._is_free(each.candidate, who)), None)
+        at_home = next((each for each in ranked if each.candidate.replica == home), None)
+        if at_home is None or free is at_home or at_home.candidate.read_s > self.terms.cold_s:
+            return free
+        # The home is warm: where it is only full, its next place is worth more than another replica's first.
+        cheaper = free is None or at_home.total_s + self.terms.home_gain_s < free.total_s
+        return None if cheaper and self._is_only_full(at_home.candidate) else free
+
+    def _paid(self, who: T, ranking: Sequence[Scored]) -> Scored | None:
+        for scored in ranking:
+            candidate = scored.candidate
+            account = self._account(candidate.replica)
+            can_pay = account.seconds >= min(candidate.harm_s, self.terms.most_allowance_s)
+            if can_pay and account.reserved_for in {None, who} and self._is_possible(candidate, who):
+                return scored
+        return None

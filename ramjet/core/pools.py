@@ -1,0 +1,43 @@
+"""How large a replica's cache is, as far as anybody has said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ramjet.core.cache import CacheSpec, Snapshots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """What a replica's cache is said to be; None is unknown."""
+
+    tokens: int | None = None
+    slots: int | None = None
+    """Snapshot slots of a hybrid model; None for a model without, or where nobody knows."""
+    per_path: int | None = None
+    private: int = 3
+    """Slots of a running request."""
+    chunk_tokens: int = 6_144
+    grid_tokens: int = 256
+
+    def spec(self) -> CacheSpec:
+        """The cache that such a replica has."""
+        return CacheSpec(
+            pool_tokens=self.tokens,
+            page_tokens=1,
+            reads_last=False,
+            chunk_tokens=self.chunk_tokens,
+            snapshots=None
+            if self.slots is None
+            else Snapshots(
+                slots=self.slots, per_path=self.per_path, private=self.private, grid_tokens=self.grid_tokens
+            ),
+        )
+
+    @property
+    def most_running(self) -> int | None:
+        """Requests that may run before they take the room of the conversations that are cached; None for no limit.
+
+        Each takes the slots of one and a half conversations, so a third of the pool is theirs.
+        """
+        return None if self.slots is None else max(1, self.slots // (3 * self.private))
