@@ -30,6 +30,8 @@ from ramjet.watch.health import HealthWatch
 
 log = structlog.get_logger()
 
+_ADMIT_S = 1.0
+
 
 class CannotStart(OSError):
     """An address cannot be listened on, or a certificate not be used; the message names it."""
@@ -71,6 +73,7 @@ async def running(
     limits = settings.limits
     router = Router(fleet_of(settings), policy_of(settings))
     metrics = Metrics()
+    metrics.held.set_function(lambda: len(router.admission))
     for replica in router.fleet:
         metrics.add(replica, router)
     upstream = Upstream(connect_s=limits.connect_s, idle_s=limits.idle_s)
@@ -102,6 +105,8 @@ async def running(
         admin_url = await listen(settings.admin, admin_app(control))
         front = proxy_app(handler, router.fleet)
         url = await listen(settings.listen, front, tls=tls, before_stop=partial(_drain, handler, control))
+        admitting = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(admitting.create_task(_admit(handler), name="admission").cancel)
         if watch:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(tasks.create_task(health.run(), name="health").cancel)
@@ -159,6 +164,13 @@ async def _listen(
     stack.push_async_callback(site.stop)
     bound = server.addresses[0][1]
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
+
+
+async def _admit(handler: Handler) -> None:
+    """Time alone lets the held in: allowances grow with it."""
+    while True:
+        await asyncio.sleep(_ADMIT_S)
+        handler.admit()
 
 
 async def _drain(handler: Handler, control: Control) -> None:

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterable
 
 from ramjet.config import ReplicaSettings, Settings
+from ramjet.core.admission import Terms
 from ramjet.core.fleet import Fleet, Replica, Thresholds
 from ramjet.core.policies import (
     BalanceCost,
@@ -26,7 +27,7 @@ from ramjet.watch.health import Probing
 
 def policy_of(settings: Settings) -> Policy:
     """The rules and costs that the configuration asks for."""
-    routing = settings.routing
+    routing, admission = settings.routing, settings.routing.admission
     reading = Reading(routing.prefill.linear_ms / 1e3, routing.prefill.quadratic_ms / 1e3)
     rules: list[Rule] = []
     if routing.long_prompt.enabled:
@@ -45,6 +46,7 @@ def policy_of(settings: Settings) -> Policy:
         costs=costs,
         affinity=routing.affinity.enabled,
         reading=reading,
+        terms=Terms(mode=admission.mode, patience_s=admission.patience_s, max_hold_s=admission.max_hold_s),
         long_tokens=routing.spread_long.tokens,
         living_s=routing.living_s,
         horizon_s=settings.beliefs.horizon_s,
@@ -67,7 +69,12 @@ def replica_of(each: ReplicaSettings, settings: Settings) -> Replica:
 
 def pools_of(each: ReplicaSettings) -> Pools:
     """What the configuration says of a replica's cache."""
-    return Pools(tokens=each.pool_tokens)
+    return Pools(
+        tokens=each.pool_tokens,
+        slots=each.snapshot_slots,
+        per_path=each.snapshots_per_path,
+        chunk_tokens=each.chunk_tokens,
+    )
 
 
 def thresholds_of(settings: Settings) -> Thresholds:

@@ -74,6 +74,16 @@ class ReplicaSettings(_Part):
     pool_tokens: Annotated[int, Field(gt=0)] | None = Field(
         default=None, description="tokens its KV cache holds (SGLang: max_total_num_tokens in its log); null = unknown"
     )
+    snapshot_slots: Annotated[int, Field(gt=0)] | None = Field(
+        default=None,
+        description="state snapshots it holds, for hybrid models (SGLang: max_mamba_cache_size in its log); null = unknown",
+    )
+    snapshots_per_path: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="most snapshots a conversation keeps (--mamba-max-states-per-path); null = no cap"
+    )
+    chunk_tokens: Annotated[int, Field(gt=0)] = Field(
+        default=6_144, description="tokens that one forward reads (SGLang: --chunked-prefill-size); where snapshots lie"
+    )
     api_key: SecretStr | None = Field(
         default=None, description="key that the replica asks for; it takes the place of the client's"
     )
@@ -120,12 +130,25 @@ class PrefillSettings(_Part):
     quadratic_ms: Annotated[float, Field(ge=0)] = Field(default=5.3e-8, description="ms a token squared; 313k in 57 s")
 
 
+class AdmissionSettings(_Part):
+    """Hold back what would only make conversations evict each other."""
+
+    mode: Literal["off", "observe", "enforce"] = Field(
+        default="enforce", description="observe = place everything at once and count what would have been held"
+    )
+    patience_s: Seconds = Field(
+        default=100.0, description="s of waiting from which those who wait go first, whatever it costs the others"
+    )
+    max_hold_s: Seconds = Field(default=600.0, description="s that a request is held at most; beyond it 429")
+
+
 class RoutingSettings(_Part):
     """What decides where a request goes. Costs are in seconds of waiting."""
 
     affinity: AffinitySettings = AffinitySettings()
     long_prompt: LongPromptSettings = LongPromptSettings()
     spread_long: SpreadLongSettings = SpreadLongSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     prefill: PrefillSettings = PrefillSettings()
     request_s: Annotated[float, Field(ge=0)] = Field(
         default=0.1, description="s that a request in flight costs the next one, beside its reading"

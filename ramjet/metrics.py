@@ -94,6 +94,15 @@ class Metrics:
             registry=own,
         )
         self.held = Gauge("ramjet_held", "Requests waiting in Ramjet because no replica has room.", registry=own)
+        self.held_s = Histogram(
+            "ramjet_held_seconds",
+            "How long requests waited in Ramjet for room, those that did.",
+            buckets=_DURATION_BUCKETS,
+            registry=own,
+        )
+        self.would_hold = Counter(
+            "ramjet_would_hold", "Requests that admission would have held, had it been enforced.", registry=own
+        )
         self.up = Gauge("ramjet_replica_up", "Whether the replica is believed to serve.", ["replica"], registry=own)
         self.resident = Gauge(
             "ramjet_resident_tokens", "Tokens the replica is believed to hold.", ["replica"], registry=own
@@ -133,6 +142,10 @@ class Metrics:
     def observe(self, record: Record) -> None:
         """Count one finished request."""
         usage = record.usage
+        if record.held_s:
+            self.held_s.observe(record.held_s)
+        if record.would_hold:
+            self.would_hold.inc()
         replica = record.replica if record.replica in self._known else NO_REPLICA
         self.requests.labels(replica, record.endpoint, record.outcome).inc()
         if replica is NO_REPLICA or record.probe:

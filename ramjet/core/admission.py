@@ -12,7 +12,7 @@ Pure: what a replica holds and what entering would cost there come in with the r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -44,6 +44,8 @@ class Terms:
     """...and the most that becomes of it when somebody has waited past the patience."""
     most_allowance_s: float = 60.0
     first_allowance_s: float = 20.0
+    most_looks: int = 64
+    """Held requests, oldest first, that are looked at each time: looking takes time too."""
     reserve_after_s: float = 30.0
     """Who has waited for so long reserves one replica's allowance, and may have it drained."""
     home_gain_s: float = 2.0
@@ -76,6 +78,7 @@ class Admission(Generic[T]):
     _held: OrderedDict[int, Held[T]] = field(default_factory=OrderedDict)
     _accounts: dict[str, _Account] = field(default_factory=dict)
     _filled_at: float | None = None
+    _changed: bool = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -125,23 +128,27 @@ class Admission(Generic[T]):
             enter: books one there; it is called before the next is ranked.
         """
         self._fill(now, replicas)
-        if not self._held:
-            return
-        self._reserve(now, len(replicas), rank)
+        looked_at = list(self._held.values())[: self.terms.most_looks]
+        rankings = {id(each.who): rank(each.who) for each in looked_at}
+        self._reserve(now, looked_at, len(replicas), rankings)
         for paying in (False, True):
-            for each in list(self._held.values()):
-                ranking = rank(each.who)
-                chosen = (
-                    self._paid(each.who, ranking)
-                    if paying
-                    else self._free(ranking, self._waits_for(each, now), each.who)
-                )
+            for each in looked_at:
+                if id(each.who) not in self._held:
+                    continue
+                ranking = rankings[id(each.who)]
+                chosen = self._choose(each, ranking, now, paying=paying)
+                if chosen is not None and self._changed:
+                    # Somebody has entered since: what was true before need not be.
+                    ranking = rankings[id(each.who)] = rank(each.who)
+                    chosen = self._choose(each, ranking, now, paying=paying)
                 if chosen is None:
                     continue
                 if paying:
                     self._account(chosen.candidate.replica).seconds -= chosen.candidate.harm_s
                 self.leave(each.who)
                 enter(each.who, chosen)
+                self._changed = True
+        self._changed = False
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -162,17 +169,24 @@ class Admission(Generic[T]):
             account = self._account(name)
             account.seconds = min(terms.most_allowance_s, account.seconds + share * elapsed)
 
-    def _reserve(self, now: float, replicas: int, rank: Callable[[T], Sequence[Scored]]) -> None:
+    def _choose(self, each: Held[T], ranking: Sequence[Scored], now: float, *, paying: bool) -> Scored | None:
+        if paying:
+            return self._paid(each.who, ranking)
+        return self._free(ranking, self._waits_for(each, now), each.who)
+
+    def _reserve(
+        self, now: float, held: Sequence[Held[T]], replicas: int, rankings: Mapping[int, Sequence[Scored]]
+    ) -> None:
         """Keep an allowance for those who wait longest, and a replica clear for those who never fit beside others."""
         terms = self.terms
         for account in self._accounts.values():
             account.reserved_for = None
         draining = sum(account.drained_for is not None for account in self._accounts.values())
-        for each in self._held.values():
+        for each in held:
             if now - each.since <= terms.reserve_after_s:
                 return  # the others have not waited longer
             best: tuple[float, Candidate] | None = None
-            for scored in rank(each.who):
+            for scored in rankings[id(each.who)]:
                 candidate = scored.candidate
                 account = self._account(candidate.replica)
                 if account.reserved_for is not None or account.drained_for not in {None, each.who}:

@@ -33,6 +33,8 @@ class Belief:
     def __init__(self, pools: Pools) -> None:
         self.pools = pools
         self.cache = EngineCache(pools.spec())
+        self.version = 0
+        """Rises with every change of what it holds, so that what was worked out can be used again."""
         self._share = 1.0
         self._most_share = 1.0
 
@@ -45,6 +47,7 @@ class Belief:
         """The pools are said to be of another size; what was learned of the part that conversations get stays."""
         self.pools = pools
         self.cache.spec = pools.spec()
+        self.version += 1
         self._apply_share()
 
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
@@ -65,6 +68,7 @@ class Belief:
 
         The seat is to be given back to the cache that it is in, which a restart replaces.
         """
+        self.version += 1
         seat = self.cache.enter(blocks, prompt_tokens, 0, now, anyway=True)
         assert seat is not None
         self.cache.read(seat, now)
@@ -107,6 +111,7 @@ class Belief:
 
     def restarted(self) -> None:
         """The replica has lost everything; who runs there keeps a seat that leads nowhere."""
+        self.version += 1
         fresh = EngineCache(self.pools.spec())
         fresh.pool_tokens = self.cache.pool_tokens
         self.cache = fresh

@@ -72,6 +72,9 @@ class Record:
     prefix_changed: bool = False
     """Whether the client altered the head, so that no replica could reuse what follows."""
     held_s: float = 0.0
+    """How long it waited in Ramjet for room."""
+    would_hold: bool = False
+    """Whether it would have, had admission been enforced."""
     ttft_s: float | None = None
     """From the request's arrival to the first generated token; None where the answer was not a stream."""
     duration_s: float = 0.0

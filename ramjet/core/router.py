@@ -11,11 +11,12 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission, Terms
-from ramjet.core.beliefs import Belief, Pace, TokenRatios
+from ramjet.core.beliefs import Belief, Outlook, Pace, TokenRatios
 from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain, Fingerprint
@@ -27,6 +28,7 @@ from ramjet.core.returns import Returns
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
 from ramjet.core.usage import Usage
 
+_LOOK_S = 5.0
 _MOST_TOKENS = (1 << 32) - 1
 """What an end in `Blocks` can hold."""
 
@@ -81,10 +83,16 @@ class Visit:
     """The turn's place in its conversation, from 1."""
     shared: Sequence[tuple[int, int]] = ()
     tried: list[str] = field(default_factory=list)
+    looks: dict[str, tuple[int, float, Outlook, float]] = field(default_factory=dict)
+    """By replica: what was found there, and the version of the belief and the time at which."""
     lease: Lease | None = None
     held_since: float | None = None
     """Since when it waits for room; None while it does not."""
     held_s: float = 0.0
+    would_hold: bool = False
+    """Whether it would be held, if admission were enforced and not only observed."""
+    gave_up: bool = False
+    """Whether it waited for longer than anybody should."""
     decision: Decision | None = None
     first_token_at: float | None = None
 
@@ -130,6 +138,7 @@ class Lease:
             self.replica.done()
             self.read()
             if self.cache is not None and self.seat is not None:
+                self.belief.version += 1
                 self.cache.leave(self.seat, self.placed_at)
 
 
@@ -145,8 +154,9 @@ class Router:
         self.ratios = TokenRatios()
         self.returns = Returns()
         self.admission: Admission[Visit] = Admission(policy.terms)
-        self.would_hold = 0
-        """Requests that `observe` would have held."""
+        self._worths: dict[Conversation, float] = {}
+        self._worths_at = -math.inf
+        """When those were worked out: many replicas hold something of the same conversations."""
         self._reports_cached: set[tuple[str, str]] = set()
 
     # -- a request --------------------------------------------------------------------------------------------------
@@ -196,7 +206,7 @@ class Router:
                 visit.held_since = now
                 self.admission.hold(visit, self._home(visit), now)
                 return None
-            self.would_hold += chosen is None
+            visit.would_hold = chosen is None
         if chosen is None or self.policy.terms.mode != "enforce":
             chosen = decision.chosen
         return self._book(visit, decision, chosen, now)
@@ -386,21 +396,13 @@ class Router:
         found_s = harm_s = 0.0
         fits = True
         if visit.usable is not None and visit.turn is not None:
-            outlook = belief.outlook(visit.usable, visit.prompt_tokens)
+            outlook, harm_s = self._look(visit, visit.usable, visit.turn.conversation, replica, now)
             if self.policy.affinity:
                 matched = outlook.hit.tokens
                 base = max((end for end, conversations in visit.shared if conversations > 1), default=0)
                 own = max(0, matched - base)
                 found_s = pace * reading.seconds(min(base, matched), matched)
             fits = not replica.in_flight or belief.fits(outlook, visit.prompt_tokens)
-            harm_s = belief.harm_s(
-                outlook,
-                visit.prompt_tokens,
-                visit.turn.conversation,
-                worth=lambda owner: self._worth(owner, now),
-                read_s=lambda start, end: pace * reading.seconds(start, end),
-                most_s=2 * self.policy.terms.most_allowance_s,
-            )
         most = belief.pools.most_running
         return Candidate(
             replica=replica.name,
@@ -421,13 +423,42 @@ class Router:
             cold_reads=cold_reads,
         )
 
+    def _look(
+        self, visit: Visit, blocks: Blocks, conversation: Conversation, replica: Replica, now: float
+    ) -> tuple[Outlook, float]:
+        """What a prompt would find at a replica, and the seconds of others that it would cost there.
+
+        Who is held is looked at again and again: as long as nothing has changed there, the answer is the same, but for
+        the chances of a return, which change slowly.
+        """
+        belief, pace, reading = self.beliefs[replica.name], self.paces[replica.name].factor, self.policy.reading
+        known = visit.looks.get(replica.name)
+        if known is not None and known[0] == belief.version and now - known[1] < _LOOK_S:
+            return known[2], known[3]
+        outlook = belief.outlook(blocks, visit.prompt_tokens)
+        harm_s = belief.harm_s(
+            outlook,
+            visit.prompt_tokens,
+            conversation,
+            worth=partial(self._worth, now=now),
+            read_s=lambda start, end: pace * reading.seconds(start, end),
+            most_s=2 * self.policy.terms.most_allowance_s,
+        )
+        visit.looks[replica.name] = belief.version, now, outlook, harm_s
+        return outlook, harm_s
+
     def _worth(self, owner: object, now: float) -> float:
         """The chance that a conversation comes back for what a replica holds of it."""
         if not isinstance(owner, Conversation):
             return 0.0
         if owner.running:
             return 1.0
-        return self.returns.probability(now - owner.seen_at, self.policy.return_s)
+        if self._worths_at != now:
+            self._worths_at, self._worths = now, {}
+        worth = self._worths.get(owner)
+        if worth is None:
+            worth = self._worths[owner] = self.returns.probability(now - owner.seen_at, self.policy.return_s)
+        return worth
 
     def _home(self, visit: Visit) -> str | None:
         """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
@@ -455,6 +486,7 @@ class Router:
         """The replica never read the prompt: it holds no more of it than it did, or than others have sent it since."""
         if visit.usable is not None:
             cache = lease.belief.cache
+            lease.belief.version += 1
             cache.prune(visit.usable, max(lease.believed_depth, cache.used_depth(visit.usable, lease.placed_at)))
 
     def _complete(self, visit: Visit, usage: Usage | None) -> Usage:
@@ -513,6 +545,7 @@ class Router:
             reusable_tokens=reusable,
             usage=usage,
             held_s=visit.held_s,
+            would_hold=visit.would_hold,
             prefix_changed=visit.usable is not visit.identity and _much_less(lease, reusable),
             moved=lease is not None and turn is not None and turn.home_before not in {None, lease.replica.name},
             confined_tokens=_confined_tokens(visit),

@@ -24,6 +24,7 @@ BAD_FRAMING = Refusal("refused", 400, "invalid_request_error", "transfer_encodin
 TOO_SLOW = Refusal("client_stall", 408, "invalid_request_error", "request_too_slow")
 NO_KEY = Refusal("refused", 401, "authentication_error", "invalid_api_key")
 SHED = Refusal("shed", 429, "rate_limit_error", "overloaded")
+HELD_TOO_LONG = Refusal("shed", 429, "rate_limit_error", "held_too_long")
 FORBIDDEN = Refusal("refused", 403, "permission_error", "engine_admin_path")
 NO_REPLICA = Refusal("no_replica", 503, "api_error", "no_replica")
 CANNOT_CONNECT = Refusal("upstream_connect", 502, "api_error", "replica_unreachable")

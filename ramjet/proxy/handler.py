@@ -40,6 +40,7 @@ _MOST_BUSY_BYTES = 64 << 10
 _MODELS_TIMEOUT_S = 5.0
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
+_ADMIT_S = 0.005
 _THREAD_BYTES = 128 << 10
 """A longer body is read in a thread, so that running streams go on meanwhile."""
 
@@ -61,6 +62,9 @@ class Handler:
         self._router = router
         self._upstream = upstream
         self._on_record = on_record
+        self._waiting: dict[Visit, asyncio.Future[None]] = {}
+        """Requests that the router holds."""
+        self._admitting: asyncio.TimerHandle | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="prompt")
         self.idle = asyncio.Event()
         """Set while no request is under way."""
@@ -97,6 +101,7 @@ class Handler:
             return await exchange.refuse(errors.INTERNAL, "Ramjet failed; its log has the request's id")
         finally:
             self._on_record(self._finish(exchange))
+            self.admit_soon()
             self.door.held_bytes -= len(exchange.body or b"")
             self.door.inside -= 1
             if not self.door.inside:
@@ -121,7 +126,7 @@ class Handler:
     async def _route(self, exchange: Exchange, visit: Visit) -> web.StreamResponse:
         """Try the replica that is chosen, and once another where that is of use."""
         refusal, message = errors.NO_REPLICA, "no replica can serve this request now; try again"
-        while lease := self._router.place(visit, time.monotonic()):
+        while lease := self._router.place(visit, time.monotonic()) or await self._held(visit):
             try:
                 return await self._attempt(exchange, visit, lease)
             except ReplicaFailed as failed:
@@ -130,9 +135,42 @@ class Handler:
                 refusal, message = _REFUSALS[failed.failure], f"replica {lease.replica.name} failed: {failed}"
                 if not may_retry(failed.failure, len(visit.tried)):
                     break
+        if visit.gave_up:
+            most = f"routing.admission.max_hold_s = {self._router.policy.terms.max_hold_s:g} s"
+            refusal, message = errors.HELD_TOO_LONG, f"no replica had room for this conversation for {most}; try later"
+            return await exchange.refuse(refusal, message, self._retry_after_s())
         if exchange.busy is not None:
             return await self._pass_on(exchange, exchange.busy)
         return await exchange.refuse(refusal, message, self._retry_after_s() if refusal is errors.NO_REPLICA else None)
+
+    async def _held(self, visit: Visit) -> Lease | None:
+        """Wait until the router lets a held request in; None for one that it does not hold, or held for too long."""
+        if visit.held_since is None:
+            return None
+        waiting = self._waiting[visit] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self._router.policy.terms.max_hold_s):
+                await waiting
+        except TimeoutError:
+            self._router.give_up(visit, time.monotonic())
+            visit.gave_up = True
+            return None
+        finally:
+            self._waiting.pop(visit, None)
+        return visit.lease
+
+    def admit_soon(self) -> None:
+        """Something has changed that may let in who is held; a burst of changes is looked at once."""
+        if self._waiting and self._admitting is None:
+            self._admitting = asyncio.get_running_loop().call_later(_ADMIT_S, self.admit)
+
+    def admit(self) -> None:
+        """Let in who may enter now; also called once a second, for allowances grow with time."""
+        self._admitting = None
+        for visit in self._router.admit(time.monotonic()):
+            waiting = self._waiting.get(visit)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
 
     async def _arrival(self, exchange: Exchange) -> Arrival:
         """Read the prompt and its fingerprint, off the loop where that takes milliseconds."""
@@ -229,6 +267,7 @@ class Handler:
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
+                self.admit_soon()
             await exchange.write(out)
             limit.reschedule(loop.time() + gap_s)
             data = await answer.content.readany()
