@@ -1,0 +1,75 @@
+"""How likely a quiet conversation is to come back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramjet.core.beliefs import Pace
+from ramjet.core.returns import Returns
+
+TIMES = st.floats(0, 5_000)
+
+
+@given(idle_s=TIMES, within_s=TIMES, longer_s=TIMES, seen=st.lists(st.tuples(TIMES, st.booleans()), max_size=30))
+def test_a_chance_is_a_chance_and_grows_with_the_time_that_is_given(
+    idle_s: float, within_s: float, longer_s: float, seen: list[tuple[float, bool]]
+) -> None:
+    """
+    Between 0 and 1, and never less for a longer time, whatever was seen.
+    """
+    returns = Returns()
+    for time_s, came in seen:
+        (returns.came_back if came else returns.gave_up)(time_s)
+
+    chance = returns.probability(idle_s, within_s)
+
+    assert 0.0 <= chance <= 1.0
+    assert returns.probability(idle_s, within_s + longer_s) >= chance - 1e-9
+
+
+def test_before_anything_was_seen_agents_are_expected_soon_and_people_less_and_less() -> None:
+    """
+    A conversation that has just been answered almost surely comes back within five minutes, one quiet for ten hardly.
+    """
+    returns = Returns()
+
+    assert returns.probability(1, 300) > 0.95
+    assert 0.5 > returns.probability(600, 300) > 0.1
+
+
+def test_pauses_teach() -> None:
+    """
+    Where everybody comes back after twenty seconds or never, one quiet for a minute is less likely to come than before.
+    """
+    returns = Returns()
+    before = returns.probability(60, 300)
+
+    for _ in range(200):
+        returns.came_back(20)
+        returns.gave_up(300)
+
+    assert returns.probability(60, 300) < 0.6 * before
+    assert returns.probability(10, 15) > 0.4
+
+
+def test_the_pace_is_the_middle_of_what_was_seen() -> None:
+    """
+    A replica twice as slow as the formula is learned from a few first tokens, and one outlier among them is not.
+    """
+    pace = Pace()
+    for took_s in (6.0, 6.2, 90.0, 5.8, 6.1):
+        pace.learn(3.0, took_s)
+
+    assert pace.factor == pytest.approx(2.03, abs=0.1)
+
+
+def test_short_readings_teach_no_pace() -> None:
+    """
+    Of a first token after 0.15 s, reading was hardly any.
+    """
+    pace = Pace()
+    pace.learn(0.02, 0.15)
+
+    assert pace.factor == 1.0
