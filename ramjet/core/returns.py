@@ -32,27 +32,29 @@ class Returns:
         ]
         self._log_quiet: list[float] | None = None
 
-    def came_back(self, idle_s: float) -> None:
-        """A conversation has come back after so long."""
-        last = self._seen(idle_s)
+    def came_back(self, idle_s: float, *, given_up: bool = False) -> None:
+        """A conversation has come back after so long; `given_up` says that nobody expected it any more."""
+        last = _bin(idle_s)
         self._came[last] += 1.0
-        self._at_risk[last] += 1.0
+        if not given_up:
+            self._watched(last)
 
-    def gave_up(self, idle_s: float) -> None:
-        """A conversation was watched for so long and has not come back."""
-        self._seen(idle_s)
+    def gave_up(self) -> None:
+        """A conversation is no longer expected. It counts as quiet for ever, until it comes back after all.
+
+        Were it forgotten here, all that is known of longer pauses would come from those who did return.
+        """
+        self._watched(_BINS - 1)
 
     def probability(self, idle_s: float, within_s: float) -> float:
         """The chance that a conversation that has been quiet for `idle_s` comes back within the next `within_s`."""
         return 1.0 - math.exp(self._log_quiet_until(idle_s + within_s) - self._log_quiet_until(idle_s))
 
-    def _seen(self, idle_s: float) -> int:
-        """Count who was quiet through every bin before this time; returns the bin the time lies in."""
-        last = _bin(idle_s)
-        for at in range(last):
+    def _watched(self, last: int) -> None:
+        """Somebody could have come back in every bin up to this one."""
+        for at in range(last + 1):
             self._at_risk[at] += 1.0
         self._log_quiet = None
-        return last
 
     def _log_quiet_until(self, idle_s: float) -> float:
         """Logarithm of the chance to be quiet for so long; within a bin the rate is constant, beyond the last too."""

@@ -29,6 +29,7 @@ from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, deci
 from ramjet.core.usage import Usage
 
 _LOOK_S = 5.0
+_LEAD_S = 0.3
 _MOST_TOKENS = (1 << 32) - 1
 """What an end in `Blocks` can hold."""
 
@@ -173,7 +174,8 @@ class Router:
         sighting = self.conversations.recognise(Blocks(chain.hashes, chain.ends), chain.head)
         known = sighting.conversation or sighting.parent
         if sighting.conversation is not None and not sighting.conversation.running:
-            self.returns.came_back(now - sighting.conversation.seen_at)
+            idle_s = now - sighting.conversation.seen_at
+            self.returns.came_back(idle_s, given_up=idle_s > self.policy.living_s)
         usable, prompt_tokens = _in_tokens(known_prompt.usable, known, ratio)
         identity = usable if chain is known_prompt.usable else _in_tokens(chain, known, ratio)[0]
         shared = self.conversations.sharing(identity, sighting)
@@ -391,7 +393,10 @@ class Router:
         for lease in [each for each in replica.queue if isinstance(each, Lease)]:
             if not lease.shows_first and now >= lease.read_at:
                 lease.read()
-        cold_reads = sum(isinstance(each, Lease) and each.is_cold for each in replica.queue)
+        # One that is about to end keeps nobody out: the next would find the replica idle.
+        cold_reads = sum(
+            isinstance(each, Lease) and each.is_cold and not 0 <= each.read_at - now < _LEAD_S for each in replica.queue
+        )
         matched = own = 0
         found_s = harm_s = 0.0
         fits = True
@@ -559,8 +564,8 @@ class Router:
 
     def _tidy(self, now: float) -> None:
         """Let go of what is old, and of what is least used when memory is short."""
-        for conversation in self.conversations.expire(now):
-            self.returns.gave_up(now - conversation.seen_at)
+        for _ in self.conversations.expire(now):
+            self.returns.gave_up()
         for belief in self.beliefs.values():
             belief.cache.expire(now - self.policy.horizon_s)
         while self.memory_bytes > self.policy.memory_bytes and self._forget_something():

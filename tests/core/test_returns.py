@@ -21,7 +21,10 @@ def test_a_chance_is_a_chance_and_grows_with_the_time_that_is_given(
     """
     returns = Returns()
     for time_s, came in seen:
-        (returns.came_back if came else returns.gave_up)(time_s)
+        if came:
+            returns.came_back(time_s, given_up=time_s > 300)
+        else:
+            returns.gave_up()
 
     chance = returns.probability(idle_s, within_s)
 
@@ -48,10 +51,23 @@ def test_pauses_teach() -> None:
 
     for _ in range(200):
         returns.came_back(20)
-        returns.gave_up(300)
+        returns.gave_up()
 
     assert returns.probability(60, 300) < 0.6 * before
     assert returns.probability(10, 15) > 0.4
+
+
+def test_who_comes_back_after_all_does_not_make_long_pauses_look_certain() -> None:
+    """
+    One in ten of those that were given up returned ten minutes later: so likely is it, and not more.
+    """
+    returns = Returns()
+    for number in range(1_000):
+        returns.gave_up()
+        if number % 10 == 0:
+            returns.came_back(600, given_up=True)
+
+    assert returns.probability(310, 600) == pytest.approx(0.12, abs=0.03)
 
 
 def test_the_pace_is_the_middle_of_what_was_seen() -> None:

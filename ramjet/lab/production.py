@@ -1,0 +1,96 @@
+"""The product's own policy in the laboratory: the production router, admission included, behind the policy's contract.
+
+Only the edge is replaced: a prompt's blocks stand for its fingerprint, and virtual time for the clock.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from ramjet.core.admission import Terms
+from ramjet.core.fingerprint import Chain, Fingerprint
+from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, PrefillCost, QueueCost, Reading, SpreadLongRule
+from ramjet.core.pools import Pools
+from ramjet.core.router import Arrival, Policy, Router, Visit
+from ramjet.core.usage import Usage
+from ramjet.lab.policies import BYTES_PER_TOKEN, Factory, Placements, ReplicaFacts, Request
+
+SHIPPED = Policy(
+    rules=(SpreadLongRule(),),
+    costs=(PrefillCost(), QueueCost(), CrowdingCost(), BalanceCost(), LeaveCost()),
+)
+"""What `ramjet serve` does without a configuration file."""
+
+
+class Production:
+    """`core.router` as a policy."""
+
+    tick_s: float | None = 1.0
+
+    def __init__(self, facts: list[ReplicaFacts], seed: int, *, policy: Policy = SHIPPED) -> None:
+        fleet = Fleet()
+        for number, each in enumerate(facts):
+            pools = Pools(
+                tokens=each.pool_tokens,
+                slots=each.slots,
+                per_path=each.per_path,
+                private=each.private,
+                chunk_tokens=each.chunk_tokens,
+                grid_tokens=each.grid or 256,
+            )
+            fleet.add(Replica(str(number), f"http://{seed}.{number}", pools=pools))
+        self._router = Router(fleet, policy)
+        self._visits: dict[Request, Visit] = {}
+        self._requests: dict[Visit, Request] = {}
+        # Where the first user message ends: messages say so on the wire, and here a conversation's first prompt does.
+        self._heads: dict[int, int] = {}
+
+    def arrive(self, request: Request, now: float) -> int | None:
+        """Place it, or hold it."""
+        head = self._heads.setdefault(request.conversation, len(request.blocks))
+        ends = array("Q", (BYTES_PER_TOKEN * end for end in request.blocks.ends))
+        chain = Chain(request.blocks.hashes, ends, min(head, len(ends)), BYTES_PER_TOKEN * request.prompt_tokens)
+        arrival = Arrival(
+            request_id=str(request.number),
+            endpoint="chat",
+            body_bytes=chain.size_bytes,
+            stream=True,
+            fingerprint=Fingerprint(chain, chain),
+        )
+        visit = self._router.arrive(arrival, now)
+        self._visits[request], self._requests[visit] = visit, request
+        lease = self._router.place(visit, now)
+        return None if lease is None else int(lease.replica.name)
+
+    def first_token(self, request: Request, now: float) -> Placements:
+        """Its prompt has been read."""
+        self._router.first_token(self._visits[request], now)
+        return self.tick(now)
+
+    def finish(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> Placements:
+        """It has been answered."""
+        visit = self._visits.pop(request)
+        del self._requests[visit]
+        usage = Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+        self._router.finish(visit, now, outcome="ok", status=200, usage=usage)
+        return self.tick(now)
+
+    def tick(self, now: float) -> Placements:
+        """Let in who may enter now."""
+        entered = self._router.admit(now)
+        return [(self._requests[visit], int(visit.tried[-1])) for visit in entered]
+
+
+def _with(**changes: object) -> Factory:
+    return partial(Production, policy=replace(SHIPPED, **changes))  # type: ignore[arg-type]
+
+
+POLICIES: dict[str, Factory] = {
+    "ramjet": Production,
+    "ramjet-admission": _with(terms=Terms(mode="off")),
+}
+"""By name."""
