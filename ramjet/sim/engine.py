@@ -7,10 +7,11 @@ that reading leaves them.
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate, repeat
 from typing import Literal
 
 from ramjet.core.cache import Blocks, CacheSpec, EngineCache, Seat, SlotCache
@@ -79,12 +80,12 @@ class Batch:
 
 @dataclass(slots=True)
 class _Forward:
-    """What the engine is at: reading parts of prompts, or `steps` steps of decoding."""
+    """What the engine is at: reading parts of prompts, or decoding."""
 
-    began_at: float
     ends_at: float
     parts: list[tuple[Job, int]] = field(default_factory=list)
-    steps: int = 0
+    step_ends: list[float] = field(default_factory=list)
+    """When each of its steps of decoding ends."""
     step_s: float = 0.0
 
 
@@ -159,10 +160,13 @@ class Engine:
             )
         job.arrived_at, job.queued_at = now, now + self.profile.timing.overhead_s
         self._arriving.append(job)
-        self._cut_run(job.queued_at)
+        self._come(job.queued_at)
 
     def abort(self, job: Job, now: float) -> None:
-        """The client has left: what runs ends with the forward it is in, what has been read stays cached."""
+        """The client has left: what runs ends with the forward it is in, what has been read stays cached.
+
+        `advance` to `now` first.
+        """
         if job.ended_at is not None or job.aborted:
             return
         job.aborted = True
@@ -170,10 +174,13 @@ class Engine:
         if job.seat is None:
             (self._arriving if job in self._arriving else self._waiting).remove(job)
             job.ended_at = now
-        elif self._forward is None:
-            self._drop_aborted()
+        if (run := self._forward) is None:
+            # Whoever waits for what this one had, or behind it, may go on now, and nothing else would wake them.
+            self.now = max(self.now, now)
+            self._begin()
         else:
-            self._cut_run(now)
+            # A step that ends now has ended: it is in the next one.
+            self._cut_run(bisect_right(run.step_ends, now))
 
     def advance(self, now: float) -> list[Event]:
         """Let time pass; returns what happened, in order."""
@@ -208,13 +215,16 @@ class Engine:
         """Choose the next forward, now."""
         while self._arriving and self._arriving[0].queued_at <= self.now:
             self._waiting.append(self._arriving.popleft())
-        for job in [job for job in self._restoring if job.ready_at <= self.now]:
-            self._restoring.remove(job)
-            self._reading.append(job)
+        for job in sorted(self._restoring, key=lambda job: job.ready_at):
+            if job.ready_at <= self.now:
+                self._restoring.remove(job)
+                self._reading.append(job)
         self._drop_aborted()
+        if not self._writing:
+            self._owed_s = 0.0
         step_s = self.profile.timing.steps_s(len(self._writing))
         if self._writing and self._owed_s >= step_s:
-            self._decode(step_s, most=int(self._owed_s / step_s))
+            self._decode(step_s, most=self._owed_steps(step_s))
         elif parts := self._next_parts():
             self._read(parts)
         elif self._writing:
@@ -250,7 +260,7 @@ class Engine:
             self.prompt_tokens_total += job.prompt_tokens
             self.cached_tokens_total += seat.hit.tokens
             self.host_tokens_total += seat.hit.host_tokens
-            if not seat.hit.host_tokens:
+            if not (seat.hit.host_tokens or seat.hit.host_state):
                 self._reading.append(job)
                 return job
             job.ready_at = self.now + timing.restore_s + timing.restore_token_s * seat.hit.host_tokens
@@ -264,26 +274,37 @@ class Engine:
             seconds += timing.read_s(job.seat.read_tokens, job.seat.read_tokens + tokens)
         if self._writing and timing.decode_share:
             self._owed_s += seconds * timing.decode_share / (1 - timing.decode_share)
-        self._forward = _Forward(self.now, self.now + seconds, parts)
+        self._forward = _Forward(self.now + seconds, parts)
         self._log(parts)
 
     def _decode(self, step_s: float, most: int | None = None) -> None:
-        steps = min(job.answer_tokens - job.written for job in self._writing)
+        steps = min(job.answer_tokens - job.written for job in self._writing) if self._whole_runs else 1
         if most is not None:
             steps = min(steps, most)
-        if not self._whole_runs:
-            steps = 1
-        self._forward = _Forward(self.now, self.now + steps * step_s, steps=steps, step_s=step_s)
+        # Added up one by one, so that a whole run ends at the very instant at which its steps would.
+        ends = list(accumulate(repeat(step_s, steps), initial=self.now))[1:]
+        self._forward = _Forward(ends[-1], step_ends=ends, step_s=step_s)
         if most is None:
             for at in (*(job.queued_at for job in self._arriving), *(job.ready_at for job in self._restoring)):
-                self._cut_run(at)
+                self._come(at)
 
-    def _cut_run(self, at: float) -> None:
-        """Somebody comes or goes at a time: a run of decoding steps ends with the step that is under way then."""
+    def _owed_steps(self, step_s: float) -> int:
+        steps, owed_s = 0, self._owed_s
+        while owed_s >= step_s:
+            steps, owed_s = steps + 1, owed_s - step_s
+        return steps
+
+    def _come(self, at: float) -> None:
+        """Somebody wants to be read from a time on: a run of decoding ends with the step that is under way until then."""
+        if self._forward is not None:
+            self._cut_run(bisect_left(self._forward.step_ends, at))
+
+    def _cut_run(self, step: int) -> None:
+        """End a run of decoding with one of its steps."""
         run = self._forward
-        if run is not None and run.steps > 1 and at < run.ends_at:
-            run.steps = max(1, math.ceil((at - run.began_at) / run.step_s))
-            run.ends_at = run.began_at + run.steps * run.step_s
+        if run is not None and step < len(run.step_ends):
+            del run.step_ends[step + 1 :]
+            run.ends_at = run.step_ends[-1]
 
     def _end(self, forward: _Forward, events: list[Event]) -> None:
         for job, tokens in forward.parts:
@@ -297,19 +318,24 @@ class Engine:
                 job.first_at = self.now
                 events.append(Event("first", job, self.now))
                 self._written(job, 1, events)
-        if forward.steps:
-            self._owed_s = max(0.0, self._owed_s - (forward.ends_at - forward.began_at))
+        if steps := len(forward.step_ends):
+            for _ in range(steps if self._owed_s else 0):
+                self._owed_s = max(0.0, self._owed_s - forward.step_s)
             self._log_decode(forward)
             for job in list(self._writing):
-                if not job.aborted:
-                    self._written(job, forward.steps, events)
+                # Who left did so in the last step, for a run ends with that.
+                self._written(job, steps - job.aborted, events)
         self._drop_aborted()
 
     def _written(self, job: Job, tokens: int, events: list[Event]) -> None:
         assert job.seat is not None
+        if not tokens:
+            return
         self.cache.write(job.seat, tokens)
         job.written += tokens
         self.written_tokens_total += tokens
+        if job.aborted:
+            return
         events.append(Event("more", job, self.now, tokens))
         if job.written == job.answer_tokens:
             self._writing.remove(job)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ramjet.core.cache import CacheSpec, HostTier, SlotSpec, Snapshots
+
+EngineName = Literal["sglang", "vllm", "llama.cpp"]
+
+SLOTS_EACH = 5
+"""Snapshot slots that SGLang counts for each request it lets run; 28 of them are 5 requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,8 @@ class Profile:
     name: str
     about: str
     cache: CacheSpec | SlotSpec
+    engine: EngineName = "sglang"
+    """Whose API, metrics and log lines it has."""
     timing: Timing = Timing()
     model: str = "glm-5.3-flash"
     """The name it lists; a request may give any other, as with SGLang, and gets it back."""
@@ -61,6 +69,8 @@ class Profile:
     """Whether it says nothing of a prompt that missed completely, as SGLang does."""
     default_host: HostTier | None = None
     """The host tier that `--host-tier` switches on."""
+    told_slots: bool = False
+    """Whether it was given its number of snapshots: what SGLang derives itself is null in its `/server_info`."""
 
     @property
     def most_tokens(self) -> int:
@@ -77,22 +87,73 @@ class Profile:
         """Reuse ends on a multiple of this."""
         return self.cache.page_tokens
 
-    def with_flags(self, *, states_per_path: int | None = None, host_tier: bool = False) -> Profile:
+    def with_flags(
+        self,
+        *,
+        states_per_path: int | None = None,
+        host_tier: bool = False,
+        slots: int | None = None,
+        pool_tokens: int | None = None,
+        chunk_tokens: int | None = None,
+    ) -> Profile:
         """The same replica started with other flags.
 
+        Args:
+            states_per_path: cap on the snapshots of one conversation.
+            host_tier: with copies in server memory.
+            slots: snapshots, or sequences where it has no tree. What may run at a time follows.
+            pool_tokens: what all caches hold together, in whole pages.
+            chunk_tokens: what one forward reads, at most.
+
         Raises:
-            ValueError: it has nothing that such a flag could change.
+            ValueError: it has nothing that such a flag could change, or could not work with it.
         """
-        cache = self.cache
-        if states_per_path is not None:
-            if not isinstance(cache, CacheSpec) or cache.snapshots is None or cache.snapshots.slots is None:
-                raise ValueError(f"profile {self.name} has no snapshot pool that --states-per-path could divide")
-            cache = replace(cache, snapshots=replace(cache.snapshots, per_path=states_per_path))
-        if host_tier:
-            if self.default_host is None or not isinstance(cache, CacheSpec):
-                raise ValueError(f"profile {self.name} has no host tier")
-            cache = replace(cache, host=self.default_host)
-        return replace(self, cache=cache)
+        cache, running, told = self.cache, self.max_running, self.told_slots
+        if isinstance(cache, SlotSpec):
+            if states_per_path is not None or host_tier:
+                raise ValueError(f"profile {self.name} has neither a snapshot pool nor a host tier")
+            running = cache.slots if slots is None else slots
+            each = cache.slot_tokens if pool_tokens is None else pool_tokens // running
+            cache = replace(cache, slots=running, slot_tokens=each)
+        else:
+            if slots is not None or states_per_path is not None:
+                cache = replace(cache, snapshots=_other_pool(self.name, cache.snapshots, slots, states_per_path))
+            if slots is not None:
+                running, told = slots // SLOTS_EACH, True
+            if pool_tokens is not None:
+                cache = replace(cache, pool_tokens=pool_tokens // cache.page_tokens * cache.page_tokens)
+            if host_tier:
+                cache = replace(cache, host=_host_of(self))
+        if chunk_tokens is not None:
+            cache = replace(cache, chunk_tokens=chunk_tokens)
+        other = replace(self, cache=cache, max_running=running, told_slots=told)
+        _must_work(other)
+        return other
+
+
+def _other_pool(name: str, states: Snapshots | None, slots: int | None, per_path: int | None) -> Snapshots:
+    if states is None or states.slots is None:
+        raise ValueError(f"profile {name} has no snapshot pool that --slots or --states-per-path could change")
+    if slots is not None and slots < SLOTS_EACH:
+        raise ValueError(f"a request needs {SLOTS_EACH} snapshot slots, and there would be {slots} (--slots)")
+    slots = states.slots if slots is None else slots
+    return replace(states, slots=slots, per_path=states.per_path if per_path is None else per_path)
+
+
+def _host_of(profile: Profile) -> HostTier:
+    if profile.default_host is None:
+        raise ValueError(f"profile {profile.name} has no host tier")
+    return profile.default_host
+
+
+def _must_work(profile: Profile) -> None:
+    """Whoever reads less than a page at a time, or has no room for two of them, would never answer."""
+    states = profile.cache.snapshots if isinstance(profile.cache, CacheSpec) else None
+    least = profile.page_tokens if states is None else max(profile.page_tokens, states.grid_tokens)
+    if profile.cache.chunk_tokens < least:
+        raise ValueError(f"profile {profile.name} reads at least {least} tokens at a time (--chunk-tokens)")
+    if profile.most_tokens < 2 * profile.page_tokens:
+        raise ValueError(f"profile {profile.name} would take requests of {profile.most_tokens} tokens (--pool-tokens)")
 
 
 GLM = Profile(
@@ -106,8 +167,8 @@ GLM = Profile(
         chunk_tokens=6_144,
         snapshots=Snapshots(slots=28, grid_tokens=256),
     ),
-    # 28 slots, five for each request: SGLang's own limit for this pool.
-    max_running=5,
+    # SGLang's own limit for this pool.
+    max_running=28 // SLOTS_EACH,
     # The seed's 4 GB for each GPU: 308,288 tokens, and 1.57 GB of snapshots of 38.2 MB.
     default_host=HostTier(tokens=308_288, slots=41),
 )
@@ -132,6 +193,7 @@ VLLM_HYBRID = Profile(
         # three groups that the 36 linear-attention layers make beside the 12 with attention.
         snapshots=Snapshots(slots=None, tokens_each=3 * 528, grid_tokens=528, private=1),
     ),
+    engine="vllm",
     model="qwen3-next",
     drops_zero=False,
 )
@@ -140,6 +202,7 @@ LLAMA_CPP = Profile(
     name="llama-cpp",
     about="llama.cpp with four slots: a conversation keeps its cache while nobody else takes its slot",
     cache=SlotSpec(page_tokens=16),
+    engine="llama.cpp",
     model="llama",
     max_running=4,
     drops_zero=False,

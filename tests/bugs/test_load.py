@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ramjet.build import fleet_of, policy_of, replica_of
 from ramjet.config import ReplicaSettings
@@ -302,14 +301,13 @@ async def test_two_long_conversations_on_one_replica_are_worth_a_warning() -> No
     async def warnings(routing: dict[str, Any], **pool: Any) -> tuple[list[Any], float]:
         async with quick_engine() as one, quick_engine() as two:
             async with ramjet({"a": {"url": one.url, **pool}, "b": two.url}, routing=routing) as front:
-                with capture_logs() as logged:
-                    for body in bodies:
-                        await ask(front.url, request(CHAT, body))
-                told = [line for line in logged if line["event"] == "long_conversations_confined"]
+                for body in bodies:
+                    await ask(front.url, request(CHAT, body))
+                told = [record for record in front.records if record.confined_tokens]
                 return told, await front.metric("ramjet_long_confined_total", replica="a")
 
     told, counted = await warnings(confine)
-    assert [(line["replica"], line["others_tokens"] > 190_000) for line in told] == [("a", True)] * 2
+    assert [(record.replica, record.confined_tokens > 190_000) for record in told] == [("a", True)] * 2
     assert counted == 2
     assert await warnings(confine, pool_tokens=500_000) == ([], 0)
     assert await warnings({}) == ([], 0)

@@ -7,7 +7,6 @@ models are the case whose snapshots live in the token pool. Nothing here takes t
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ class Hit:
     """Tokens whose KV is there, reusable or not."""
     host_tokens: int = 0
     """The part of `tokens` that comes back from the host."""
+    host_state: bool = False
+    """Whether the state at its end does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,6 +175,9 @@ class EngineCache(PrefixCache):
         if seat.tail is not None:
             self.release(seat.tail)
         self._lock(seat, None)
+        # One that was seated without room may have held more than the pool.
+        self._free_slots()
+        self._free_tokens()
 
     def read(self, seat: Seat, now: float) -> None:
         """The engine has read, or will have, the rest of the prompt: for those who do not watch it chunk by chunk."""
@@ -200,33 +204,32 @@ class EngineCache(PrefixCache):
     # -- seats ------------------------------------------------------------------------------------------------------
 
     def _look(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
-        known, node = blocks.tokens(found.depth), found.node
+        known, node, host_state = blocks.tokens(found.depth), found.node, False
         depth = min(found.depth, bisect_right(blocks.ends, prompt_tokens - 1))
         if self.spec.snapshots is not None and node is not None:
             end = _blocks_to(node)
             while node is not None and not (end <= depth and (node.snapshot or node.host_snapshot)):
                 end -= len(node.hashes)
                 node = node.parent
-            depth = end
+            depth, host_state = end, node is not None and not node.snapshot
         tokens = blocks.tokens(depth)
         host_tokens = 0
         if self.spec.host is not None and found.node is not None:
             host_tokens = sum(_before(each, tokens) for each in found.node.path() if not each.on_device)
-        return Hit(depth, tokens, known, host_tokens)
+        return Hit(depth, tokens, known, host_tokens, host_state)
 
     def _has_room(self, deepest: Node | None, hit: Hit, need: int) -> bool:
         states = self.spec.snapshots
-        path = list(deepest.path()) if deepest is not None else []
-        need += sum(_before(node, hit.tokens) for node in path if not node.holders)
-        pool_tokens = math.inf if self.pool_tokens is None else self.pool_tokens
-        free = pool_tokens - self.held_tokens - self._reserved_tokens
-        if states is None:
-            return need <= free
-        start = next((node for node in path if node.ends[-1] == hit.tokens), None) if hit.depth else None
-        busy = self.busy_slots + states.private + (start is not None and not start.locks)
-        if states.slots is not None and busy > states.slots:
+        # Each that runs has its private slots, and one for the snapshot that it starts from or saves.
+        slots = 0 if states is None else (states.private + 1) * (self.running + 1)
+        if states is not None and states.slots is not None and slots > states.slots:
             return False
-        return need + self._snapshot_tokens((states.private + 1) * (self.running + 1)) <= free
+        if self.pool_tokens is None:
+            return True
+        if deepest is not None:
+            need += sum(_before(node, hit.tokens) for node in deepest.path() if not node.holders)
+        free = self.pool_tokens - self.held_tokens - self._reserved_tokens
+        return need + self._snapshot_tokens(slots) <= free
 
     def _fork(self, hit: Hit) -> int | None:
         states = self.spec.snapshots
@@ -391,15 +394,6 @@ class EngineCache(PrefixCache):
 
     # -- the tree ---------------------------------------------------------------------------------------------------
 
-    def touch(self, tail: Node, now: float) -> None:
-        """Mark the path that ends in `tail` as just used."""
-        for node in tail.path():
-            node.touched_at = now
-            if node.on_device:
-                self._order.move_to_end(node)
-            else:
-                self._host_only.move_to_end(node)
-
     def insert(self, blocks: Blocks, now: float) -> Node | None:
         """Take a prompt in and mark its path as just used; what only the host held is on the device again.
 
@@ -442,14 +436,24 @@ class EngineCache(PrefixCache):
             self._host_only[upper] = None
         return upper
 
+    def _remove(self, top: Node) -> None:
+        """Take a run and all below it out of the tree, except what running requests use: the engine has that."""
+        below = [top]
+        for node in below:
+            below.extend(node.children or ())
+        for node in reversed(below):
+            if not node.holders:
+                self._detach(node)
+
     def _cut(self, node: Node, keep: int) -> None:
+        if node.holders:
+            return
         if node.snapshot:
             self._drop_snapshot(node)
         if node.host_snapshot:
             self._drop_host_state(node)
         lost = node.ends[-1] - node.ends[keep - 1]
         self.host_tokens -= lost * node.host
-        self.held_tokens -= lost * (node.holders > 0)
         self.tokens += lost * (not node.on_device)
         super()._cut(node, keep)
 
@@ -511,7 +515,7 @@ class EngineCache(PrefixCache):
             return
         room = int(host.slots * host.usable)
         while self.host_snapshots >= room:
-            oldest = next((each for each in self._host_states if not each.holders), None)
+            oldest = next(iter(self._host_states), None)
             if oldest is None:
                 return
             self._drop_host_state(oldest)
@@ -527,7 +531,7 @@ class EngineCache(PrefixCache):
         room = int(host.tokens * host.usable)
         while self.host_tokens + tokens > room:
             # Only leaf by leaf, and only what the device no longer has.
-            leaf = next((each for each in self._host_only if not each.children and not each.holders), None)
+            leaf = next((each for each in self._host_only if not each.children), None)
             if leaf is None:
                 return False
             self._detach(leaf)

@@ -55,7 +55,9 @@ class SlotCache:
     def find(self, blocks: Blocks, prompt_tokens: int) -> Hit:
         """How much of a prompt can be reused now. Changes nothing."""
         sequence = self._most_alike(blocks, prompt_tokens)
-        return Hit(0, 0, 0) if sequence is None else self._hit(sequence, blocks, prompt_tokens)
+        if sequence is None:
+            return Hit(0, 0, 0)
+        return self._hit(sequence, blocks, prompt_tokens, on_host=sequence in self._idle_on_host)
 
     def enter(self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float) -> Seat | None:
         """Give a request a slot; None while all are taken. See `EngineCache.enter`."""
@@ -63,18 +65,18 @@ class SlotCache:
         if not idle:
             return None
         alike = self._most_alike(blocks, prompt_tokens)
-        if alike is None or alike in self._idle_on_host:
-            place = min(idle, key=lambda each: (bool(each.tokens), each.used_at))
-            self._put_on_host(place)
-            if alike is not None:
-                self._idle_on_host.remove(alike)
-                place.blocks, place.tokens, place.checkpoints = alike.blocks, alike.tokens, alike.checkpoints
-                hit = self._hit(place, blocks, prompt_tokens, on_host=True)
-            else:
-                place.blocks, place.tokens, place.checkpoints = _nothing(), 0, []
-                hit = Hit(0, 0, 0)
+        on_host = alike is not None and alike in self._idle_on_host
+        if alike is not None and not on_host:
+            place = alike
         else:
-            place, hit = alike, self._hit(alike, blocks, prompt_tokens)
+            place = min(idle, key=lambda each: (bool(each.tokens), each.used_at))
+            if alike is not None:
+                # Before the one that makes way takes its room there.
+                self._idle_on_host.remove(alike)
+            self._put_on_host(place)
+            source = alike or Sequence(_nothing())
+            place.blocks, place.tokens, place.checkpoints = source.blocks, source.tokens, source.checkpoints
+        hit = self._hit(place, blocks, prompt_tokens, on_host=on_host)
         seat = Seat(blocks, prompt_tokens, hit, hit.tokens, hit.tokens, answer_tokens)
         place.seat, place.used_at = seat, now
         self._shorten(place, hit)
@@ -99,7 +101,10 @@ class SlotCache:
         """The request is over. See `EngineCache.leave`."""
         place = self._place(seat)
         if blocks is not None:
-            place.blocks = blocks
+            # The last token generated was never read.
+            place.tokens = seat.read_tokens - 1
+            depth = bisect_right(blocks.ends, place.tokens)
+            place.blocks = Blocks(blocks.hashes[:depth], blocks.ends[:depth])
         place.seat, place.used_at = None, now
 
     def clear(self) -> None:
@@ -141,7 +146,7 @@ class SlotCache:
         """Save the state near the prompt's end, and on the way there at the end of forwards that are far apart."""
         tail = max(0, seat.prompt_tokens - self.spec.tail_tokens)
         done = seat.read_tokens >= seat.prompt_tokens
-        at = tail if done else min(seat.read_tokens, tail)
+        at = (tail if done else min(seat.read_tokens, tail)) // self.spec.page_tokens * self.spec.page_tokens
         last = place.checkpoints[-1] if place.checkpoints else 0
         if at > last and (done or at - last >= self.spec.checkpoint_tokens):
             place.checkpoints.append(at)

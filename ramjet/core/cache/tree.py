@@ -218,14 +218,14 @@ class PrefixCache:
     def expire(self, before: float) -> None:
         """Forget what was last used before `before` and nobody holds."""
         for node in list(self._expired(before)):
-            self._detach(node)
+            self._remove(node)
 
     def evict_one(self) -> bool:
         """Forget the least recently used run that nobody holds; False if there is none."""
         leaf = self._victim()
         if leaf is None:
             return False
-        self._detach(leaf)
+        self._remove(leaf)
         return True
 
     def clear(self) -> None:
