@@ -39,7 +39,7 @@ def policy_of(settings: Settings) -> Policy:
         QueueCost(routing.request_s),
         CrowdingCost(),
         BalanceCost(routing.request_s),
-        LeaveCost(routing.leave_s),
+        LeaveCost(routing.leave_s, routing.request_s),
     ]
     return Policy(
         rules=rules,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,23 @@ class _Replica(click.ParamType[dict[str, str]]):
             self.fail(f"{value}: {error}", param, ctx)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_ELSEWHERE = {"lab": "ramjet.lab.cli:lab", "probe": "ramjet.probes.cli:probe", "sim": "ramjet.replica.cli:sim_command"}
+"""Commands that serving does not need: their modules are imported when one is asked for."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE:
+            module, _, name = _ELSEWHERE[cmd_name].partition(":")
+            command: click.Command = getattr(import_module(module), name)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="ramjet")
 def main() -> None:
     """Send every turn of a conversation to the replica that holds its cache."""

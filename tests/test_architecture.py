@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import ramjet
+from ramjet.cli import main
 
 ROOT = Path(ramjet.__file__).parent
 
 PURE = ("core", "engines", "sim")
-EDGES = ("proxy", "watch", "admin", "journal")
+EDGES = ("proxy", "watch", "admin", "journal", "replica", "probes")
 NOT_FOR_THE_PURE = frozenset(
     (
-        *(f"ramjet.{name}" for name in (*EDGES, "demo", "probes", "app", "cli", "config", "metrics", "logs", "secret")),
+        *(f"ramjet.{name}" for name in (*EDGES, "demo", "app", "cli", "config", "metrics", "logs", "secret")),
         "aiohttp", "httpx", "asyncio", "time", "random", "socket", "secrets", "threading", "subprocess", "os", "io",
         "pathlib", "logging", "structlog", "datetime", "sqlite3", "prometheus_client", "pydantic", "uvloop", "urllib",
     )
@@ -123,20 +127,44 @@ def test_nobody_imports_the_composition_root_but_the_command_and_the_demo() -> N
     assert importing == {"ramjet.cli", "ramjet.demo.run"}
 
 
-def test_serving_does_not_load_the_demo() -> None:
+def test_only_the_command_imports_the_demo() -> None:
     """
-    The simulated replicas are imported by their own command alone, when it runs.
+    It is a composition like the root, and for one command alone; of the edges it knows the simulated replica.
     """
     importing = {name_of(path) for path in modules("") if any(under(module, "ramjet.demo") for module in imports(path))}
     assert {name for name in importing if not under(name, "ramjet.demo")} == {"ramjet.cli"}
 
-    at_the_top = {
-        alias
-        for node in tree(ROOT / "cli.py").body
-        if isinstance(node, ast.ImportFrom)
-        for alias in (node.module or "", *(f"{node.module}.{name.name}" for name in node.names))
+    known = {
+        edge
+        for path in modules("demo")
+        for module in imports(path)
+        for edge in EDGES
+        if under(module, f"ramjet.{edge}")
     }
-    assert not {name for name in at_the_top if under(name, "ramjet.demo")}
+    assert known == {"replica"}
+
+
+def test_serving_loads_neither_the_demo_nor_what_is_simulated_or_probed() -> None:
+    """
+    Commands of their own import them when they run: the balancer starts without.
+    """
+    told = "import sys, ramjet.cli; print(*(each for each in sys.modules if each.startswith('ramjet.')))"
+    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "ramjet.app" in loaded
+    others = [f"ramjet.{name}" for name in ("demo", "replica", "probes", "sim", "lab")]
+    assert [each for each in loaded if any(under(each, other) for other in others)] == []
+
+
+def test_commands_that_live_elsewhere_are_there() -> None:
+    """
+    Each is found under its name, with the name that its help shows.
+    """
+    with click.Context(main) as context:
+        found = {name: main.get_command(context, name) for name in main.list_commands(context)}
+
+    assert {"demo", "probe", "serve", "sim"} <= set(found)
+    assert all(command is not None and command.name == name for name, command in found.items())
 
 
 def test_every_module_says_what_it_is_for() -> None:

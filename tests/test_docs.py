@@ -477,6 +477,15 @@ def options(command: click.Command) -> set[str]:
     return {name for each in command.params for name in each.opts if name.startswith("--")}
 
 
+def commanded(name: str, given: str) -> click.Command:
+    """The command that a line on a page means: `ramjet name ...`, or one of a group's."""
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, name
+    if isinstance(command, click.Group) and (words := given.split()):
+        return command.commands.get(words[0], command)
+    return command
+
+
 def code(text: str) -> str:
     """Everything in code blocks and between backticks, a line each; continued lines joined."""
     without = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -497,8 +506,7 @@ def test_commands_exist(path: Path) -> None:
         for target in re.findall(r"(?:^|\s)make ([a-z]+)", line):
             assert target in targets
         for name, given in re.findall(r"(?:^|[\s/])ramjet ([a-z]+)\b([^#]*)", line):
-            command = main.commands[name]
-            assert set(re.findall(r"(?<!\S)--[a-z-]+", given)) <= options(command) | {"--help"}
+            assert set(re.findall(r"(?<!\S)--[a-z-]+", given)) <= options(commanded(name, given)) | {"--help"}
         for given in re.findall(r'make run ARGS="([^"]*)"', line):
             assert set(re.findall(r"--[a-z-]+", given)) <= options(demo_command)
 
@@ -562,7 +570,9 @@ def test_house_is_the_code() -> None:
     modules = {f"ramjet/{path.stem}" for path in source.glob("*.py")} | {
         f"ramjet/core/{path.stem}" for path in (source / "core").glob("*.py")
     }
-    packages = {f"ramjet/{path.parent.name}" for path in source.glob("*/__init__.py")} - {"ramjet/core"}
+    packages = {f"ramjet/{path.parent.relative_to(source)}" for path in source.glob("**/__init__.py")}
+    packages = {each for each in packages if each.count("/") == 1 or each.startswith("ramjet/core/")}
+    packages -= {"ramjet/core", "ramjet/."}
 
     assert named == {each for each in modules | packages if not each.endswith(("__init__", "__main__"))}
 

@@ -111,11 +111,14 @@ class BalanceCost:
 class LeaveCost:
     """Seconds that leaving a home costs beside reading anew: the copy there is lost, and takes room.
 
-    Without it, the chance that one more request is in flight at home would move conversations whose own part is short,
-    turn by turn, for no gain that anyone could notice.
+    Without it, the chance that some more requests are in flight at home would move conversations whose own part is
+    short, turn by turn, for no gain that anyone could notice. So what they cost at home, they cost elsewhere too: only
+    reading moves a conversation.
     """
 
     leave_s: float = 1.0
+    request_s: float = 0.1
+    """What `QueueCost` charges for a request in flight."""
     name: str = "leave"
     breaks_ties: bool = False
 
@@ -123,7 +126,10 @@ class LeaveCost:
         """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""
         if candidate.replica == ask.home:
             return 0.0
-        return self.leave_s if any(each.replica == ask.home and each.own_tokens for each in candidates) else 0.0
+        home = next((each for each in candidates if each.replica == ask.home and each.own_tokens), None)
+        if home is None:
+            return 0.0
+        return self.leave_s + self.request_s * max(0, home.in_flight - candidate.in_flight)
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------

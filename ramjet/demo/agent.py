@@ -9,7 +9,7 @@ import json
 import random
 from typing import Any
 
-from ramjet.demo.tokens import TOKEN_CHARACTERS
+from ramjet.sim.tokens import TOKEN_CHARACTERS
 
 _VOCABULARY = """
     add branch build cache check class client commit config count default deploy error event file fix float from

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from ramjet.app import Running, running
 from ramjet.config import ReplicaSettings, Settings
-from ramjet.demo.engine import Profile
-from ramjet.demo.replica import running_replica
 from ramjet.demo.table import TrafficTable
 from ramjet.demo.traffic import drive
+from ramjet.replica.server import running_replica
+from ramjet.sim.profile import GLM
 
 _NEXT = """
 Ramjet is in front of {count} simulated replicas. Try:
@@ -33,6 +33,9 @@ Ramjet is in front of {count} simulated replicas. Try:
 {below} Ctrl-C ends it.
 """
 
+# The seed's replica with the seed's fix: one long conversation cannot push everybody's snapshots out.
+_PROFILE = GLM.with_flags(states_per_path=2)
+
 
 async def demo(settings: Settings, *, count: int, speed: float, traffic: bool) -> None:
     """Run until Ctrl-C, or with `traffic` until the conversations have ended.
@@ -46,7 +49,7 @@ async def demo(settings: Settings, *, count: int, speed: float, traffic: bool) -
     async with contextlib.AsyncExitStack() as stack:
         replicas = []
         for number in range(1, count + 1):
-            simulated = await stack.enter_async_context(running_replica(Profile(speed=speed)))
+            simulated = await stack.enter_async_context(running_replica(_PROFILE, speed=speed))
             replicas.append(ReplicaSettings(name=f"demo-{number}", url=simulated.url))
         # What the demo has in flight is worth nothing: it does not wait for it when it ends.
         limits = settings.limits.model_copy(update={"drain_s": 0.1})

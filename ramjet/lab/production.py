@@ -6,14 +6,13 @@ Only the edge is replaced: a prompt's blocks stand for its fingerprint, and virt
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
-from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, PrefillCost, QueueCost, Reading, SpreadLongRule
+from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, PrefillCost, QueueCost, SpreadLongRule
 from ramjet.core.pools import Pools
 from ramjet.core.router import Arrival, Policy, Router, Visit
 from ramjet.core.usage import Usage

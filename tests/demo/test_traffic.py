@@ -13,13 +13,11 @@ from aiohttp import web
 from rich.console import Console
 
 from ramjet.demo.agent import Agent, write
-from ramjet.demo.engine import Profile
-from ramjet.demo.prompt import render_chat
-from ramjet.demo.replica import running_replica
 from ramjet.demo.table import TrafficTable
-from ramjet.demo.tokens import count_tokens
 from ramjet.demo.traffic import Summary, TurnResult, drive
-from tests.demo.support import FAST, until
+from ramjet.sim.prompt import render_chat
+from ramjet.sim.tokens import count_tokens
+from tests.replica.support import quick, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -108,7 +106,7 @@ async def test_later_turns_reuse_what_earlier_turns_left() -> None:
     One replica with room for all: every turn but the first of each conversation is warm.
     """
     seen: list[TurnResult] = []
-    async with running_replica(FAST) as replica:
+    async with quick() as replica:
         summary = await small_drive(replica.url, on_turn=seen.append)
 
         assert replica.requests == 12
@@ -213,7 +211,7 @@ async def test_nobody_at_home_is_a_failed_turn() -> None:
     """
     A refused connection is noted and does not end the drive.
     """
-    async with running_replica(FAST) as replica:
+    async with quick() as replica:
         url = replica.url
 
     summary = await small_drive(url)
@@ -227,7 +225,7 @@ async def test_a_drive_ends_when_its_time_is_up() -> None:
     """
     What is under way is dropped, and the replica is free at once.
     """
-    async with running_replica(Profile(speed=0.001)) as replica:
+    async with quick(speed=0.001) as replica:
         summary = await small_drive(replica.url, limit_s=0.3)
         await until(lambda: replica.in_flight == 0)
 
@@ -303,7 +301,7 @@ async def test_the_table_follows_a_drive() -> None:
     `take` is all that the two need of each other.
     """
     out = io.StringIO()
-    async with running_replica(FAST) as replica:
+    async with quick() as replica:
         with TrafficTable(Console(file=out, width=120)) as table:
             await small_drive(replica.url, on_turn=table.take)
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ramjet.demo.engine import Profile
-from ramjet.demo.replica import running_replica
+from ramjet.replica.server import running_replica
+from ramjet.sim.profile import ATTENTION
 from tests.evidence import report
 from tests.rig import ramjet
 
@@ -31,7 +31,7 @@ async def play(turns: int, seed: int, **overrides: Any) -> tuple[dict[str, set[s
     went: dict[str, set[str]] = defaultdict(set)
     prompt, cached = defaultdict[str, int](int), defaultdict[str, int](int)
     async with contextlib.AsyncExitStack() as stack:
-        simulated = [await stack.enter_async_context(running_replica(Profile(speed=400))) for _ in range(2)]
+        simulated = [await stack.enter_async_context(running_replica(ATTENTION, speed=400)) for _ in range(2)]
         urls = {f"r{number}": each.url for number, each in enumerate(simulated)}
         front = await stack.enter_async_context(ramjet(urls, **overrides))
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=60))
@@ -82,7 +82,7 @@ async def test_long_conversations_go_apart_and_stay(turns: int) -> None:
             "Two conversations of 290,000 tokens and six of 20,000 on two simulated replicas",
             f"{turns} turns, interleaved in random order, pools of 499,968 tokens; "
             "`make evidence ARGS='-k long_conversations'` runs it again. The seed measured 98.6 % after turn 1 when apart, "
-            "and about half re-read on every turn when confined to one replica (with a host tier, which the simulated "
-            "replicas do not have).",
+            "and about half re-read on every turn when confined to one replica (with a host tier, which these "
+            "replicas run without).",
             rows,
         )

@@ -401,15 +401,6 @@ class EngineCache(PrefixCache):
 
     # -- the tree ---------------------------------------------------------------------------------------------------
 
-    def touch(self, tail: Node, now: float) -> None:
-        """Mark the path that ends in `tail` as just used."""
-        for node in tail.path():
-            node.touched_at = now
-            if node.on_device:
-                self._order.move_to_end(node)
-            else:
-                self._host_only.move_to_end(node)
-
     def insert(self, blocks: Blocks, now: float) -> Node | None:
         """Take a prompt in and mark its path as just used; what only the host held is on the device again.
 
@@ -531,7 +522,7 @@ class EngineCache(PrefixCache):
             return
         room = int(host.slots * host.usable)
         while self.host_snapshots >= room:
-            oldest = next((each for each in self._host_states if not each.holders), None)
+            oldest = next(iter(self._host_states), None)
             if oldest is None:
                 return
             self._drop_host_state(oldest)
@@ -547,7 +538,7 @@ class EngineCache(PrefixCache):
         room = int(host.tokens * host.usable)
         while self.host_tokens + tokens > room:
             # Only leaf by leaf, and only what the device no longer has.
-            leaf = next((each for each in self._host_only if not each.children and not each.holders), None)
+            leaf = next((each for each in self._host_only if not each.children), None)
             if leaf is None:
                 return False
             self._detach(leaf)
