@@ -5,15 +5,17 @@ Only the edge is replaced: a prompt's blocks stand for its fingerprint, and virt
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, PrefillCost, QueueCost, SpreadLongRule
 from ramjet.core.pools import Pools
+from ramjet.core.route import Cost
 from ramjet.core.router import Arrival, Policy, Router, Visit
 from ramjet.core.usage import Usage
 from ramjet.lab.policies import BYTES_PER_TOKEN, Factory, Placements, ReplicaFacts, Request
@@ -30,7 +32,9 @@ class Production:
 
     tick_s: float | None = 1.0
 
-    def __init__(self, facts: list[ReplicaFacts], seed: int, *, policy: Policy = SHIPPED) -> None:
+    def __init__(
+        self, facts: list[ReplicaFacts], seed: int, *, policy: Policy = SHIPPED, knows_pools: bool = True
+    ) -> None:
         fleet = Fleet()
         for number, each in enumerate(facts):
             pools = Pools(
@@ -41,6 +45,8 @@ class Production:
                 chunk_tokens=each.chunk_tokens,
                 grid_tokens=each.grid or 256,
             )
+            if not knows_pools:
+                pools = Pools()
             fleet.add(Replica(str(number), f"http://{seed}.{number}", pools=pools))
         self._router = Router(fleet, policy)
         self._visits: dict[Request, Visit] = {}
@@ -84,12 +90,41 @@ class Production:
         return [(self._requests[visit], int(visit.tried[-1])) for visit in entered]
 
 
-def _with(**changes: object) -> Factory:
-    return partial(Production, policy=replace(SHIPPED, **changes))  # type: ignore[arg-type]
+def without_facts(facts: list[ReplicaFacts], seed: int) -> Production:
+    """Ramjet where nobody says how large the pools are."""
+    return Production(facts, seed, knows_pools=False)
+
+
+def _with(about: str, **changes: Any) -> Factory:
+    def make(facts: list[ReplicaFacts], seed: int) -> Production:
+        return Production(facts, seed, policy=replace(SHIPPED, **changes))
+
+    make.__doc__ = about
+    return make
+
+
+def _but(name: str) -> tuple[Cost, ...]:
+    return tuple(cost for cost in SHIPPED.costs if cost.name != name)
+
+
+def _shipped(facts: list[ReplicaFacts], seed: int) -> Production:
+    """Ramjet as it ships."""
+    return Production(facts, seed)
 
 
 POLICIES: dict[str, Factory] = {
-    "ramjet": Production,
-    "ramjet-admission": _with(terms=Terms(mode="off")),
+    "ramjet": _shipped,
+    "ramjet-no-admission": _with("Ramjet that places everything at once", terms=Terms(mode="off")),
+    "ramjet-no-crowding": _with("Ramjet that does not price what it pushes out", costs=_but("crowding")),
+    "ramjet-no-leave": _with("Ramjet whose conversations leave for any gain", costs=_but("leave")),
+    "ramjet-no-balance": _with("Ramjet that does not count conversations", costs=_but("balance")),
+    "ramjet-no-spread": _with("Ramjet without the rule for long conversations", rules=()),
+    "ramjet-no-found": _with("Ramjet that gives no credit for what is found", terms=Terms(found_weight=0.0)),
+    "ramjet-no-paid": _with(
+        "Ramjet where entry is free or not at all", terms=Terms(first_allowance_s=0.0, share=0.0, most_share=0.0)
+    ),
+    "ramjet-cold-crowds": _with("Ramjet that sends any number of cold reads at once", terms=Terms(cold_s=math.inf)),
+    "ramjet-no-patience": _with("Ramjet that never hurries for who waits", terms=Terms(patience_s=math.inf)),
+    "ramjet-without-facts": without_facts,
 }
-"""By name."""
+"""By name: the product's own, and each of its ingredients left out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -12,9 +11,8 @@ from multiprocessing import get_context
 from ramjet.lab.loop import simulate
 from ramjet.lab.measure import Figures, figures
 from ramjet.lab.policies import BASELINES, Factory
+from ramjet.lab.production import POLICIES
 from ramjet.lab.workloads import REPLICAS, WORKLOADS, build
-
-_PRODUCTION = "ramjet.lab.production"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +30,7 @@ class Case:
 
 def policies() -> dict[str, Factory]:
     """Every policy by name: the product's own first, then the baselines."""
-    try:
-        own: dict[str, Factory] = importlib.import_module(_PRODUCTION).POLICIES
-    except ModuleNotFoundError as error:
-        if error.name != _PRODUCTION:
-            raise
-        own = {}
-    return {**own, **BASELINES}
+    return {**POLICIES, **BASELINES}
 
 
 def run(case: Case) -> Figures:
