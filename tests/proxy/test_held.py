@@ -1,0 +1,143 @@
+"""Requests that Ramjet holds back, as their clients see it: real sockets, and the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.rig import Front, QuickEngine, quick_engine, ramjet
+
+CHAT = "/v1/chat/completions"
+COLD_TOKENS = 20_000
+"""3.3 s of reading by the formula: a cold read."""
+
+
+def body(name: str, tokens: int = COLD_TOKENS, **more: Any) -> dict[str, Any]:
+    text = random.Random(name).randbytes(2 * tokens).hex()  # four characters a token
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+@contextlib.asynccontextmanager
+async def one_replica(**admission: Any) -> AsyncIterator[tuple[Front, QuickEngine, asyncio.Event]]:
+    """Ramjet in front of one engine, which answers nobody before the event is set."""
+    answer = asyncio.Event()
+
+    async def when(_engine: QuickEngine) -> None:
+        await answer.wait()
+
+    async with quick_engine() as engine, ramjet({"a": engine.url}, routing={"admission": admission}) as front:
+        engine.answer_when = when
+        yield front, engine, answer
+        answer.set()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def held(front: Front) -> int:
+    return len(front.router.admission)
+
+
+async def test_a_second_cold_read_waits_in_ramjet_and_enters_when_the_first_is_done() -> None:
+    """
+    The engine sees one at a time; the second is answered as if nothing had been, and its record says how long it waited.
+    """
+    async with one_replica() as (front, engine, answer), httpx.AsyncClient(timeout=20) as client:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(client.post(front.url + CHAT, json=body("first", stream=True)))
+            await until(lambda: engine.in_flight == 1)
+            second = tasks.create_task(client.post(front.url + CHAT, json=body("second", stream=True)))
+            await until(lambda: held(front) == 1)
+
+            assert await front.metric("ramjet_held") == 1
+            assert engine.in_flight == 1
+            answer.set()
+
+        assert {first.result().status_code, second.result().status_code} == {200}
+        waited = {record.held_s > 0 for record in front.records}
+        assert waited == {True, False}
+        assert held(front) == 0
+        assert await front.metric("ramjet_held_seconds_count") == 1
+
+
+async def test_a_held_client_that_gives_up_costs_nothing() -> None:
+    """
+    With the official SDK's own time limit: no engine work, nothing in flight, nobody held, one record.
+    """
+    async with one_replica() as (front, engine, answer), httpx.AsyncClient(timeout=20) as client:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(client.post(front.url + CHAT, json=body("first", stream=True)))
+            await until(lambda: engine.in_flight == 1)
+            async with openai.AsyncOpenAI(base_url=f"{front.url}/v1", api_key="none", max_retries=0) as sdk:
+                with pytest.raises(openai.APITimeoutError):
+                    await sdk.chat.completions.create(**body("second"), timeout=0.5)
+            await until(lambda: not held(front))
+            answer.set()
+
+        await until(lambda: len(front.records) == 2)
+        left = next(record for record in front.records if record.outcome == "client_disconnect")
+        assert (left.replica, left.attempts) == (None, 0)
+        assert engine.most_in_flight == 1
+        assert front.in_flight == {"a": 0}
+        assert front.router.admission.allowance_s("a") >= 20
+
+
+async def test_who_is_held_for_too_long_is_told_when_to_come_back() -> None:
+    """
+    429 with Retry-After and a code of its own; the engine never saw the request.
+    """
+    async with one_replica(max_hold_s=0.3) as (front, engine, answer), httpx.AsyncClient(timeout=20) as client:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(client.post(front.url + CHAT, json=body("first", stream=True)))
+            await until(lambda: engine.in_flight == 1)
+            refused = await client.post(front.url + CHAT, json=body("second"))
+            answer.set()
+
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "held_too_long")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "routing.admission.max_hold_s = 0.3 s" in refused.json()["error"]["message"]
+        assert engine.most_in_flight == 1
+        assert next(record for record in front.records if record.outcome == "shed").held_s > 0.2
+
+
+@pytest.mark.parametrize(("mode", "would_hold"), [("off", 0), ("observe", 1)])
+async def test_where_it_is_not_enforced_everything_is_placed_at_once(mode: str, would_hold: int) -> None:
+    """
+    Observing counts what would have been held, and changes nothing.
+    """
+    async with one_replica(mode=mode) as (front, engine, answer), httpx.AsyncClient(timeout=20) as client:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(client.post(front.url + CHAT, json=body("first", stream=True)))
+            await until(lambda: engine.in_flight == 1)
+            tasks.create_task(client.post(front.url + CHAT, json=body("second", stream=True)))
+            await until(lambda: engine.in_flight == 2)
+            answer.set()
+
+        assert await front.metric("ramjet_would_hold_total") == would_hold
+        assert {record.held_s for record in front.records} == {0.0}
+
+
+async def test_what_has_no_prompt_is_never_held() -> None:
+    """
+    Neither other endpoints nor bodies that cannot be read: nobody could say what they push out.
+    """
+    async with one_replica() as (front, engine, answer), httpx.AsyncClient(timeout=20) as client:
+        async with asyncio.TaskGroup() as tasks:
+            for name in ("first", "second"):
+                raw = str(body(name)).encode()
+                tasks.create_task(client.post(front.url + CHAT, content=raw, headers={"content-type": "text/plain"}))
+            await until(lambda: len(front.router.fleet["a"].queue) == 2 or engine.in_flight == 2)
+            answer.set()
+
+        assert held(front) == 0
+        assert {record.held_s for record in front.records} == {0.0}
