@@ -44,8 +44,10 @@ class Terms:
     """...and the most that becomes of it when somebody has waited past the patience."""
     most_allowance_s: float = 60.0
     first_allowance_s: float = 20.0
-    most_looks: int = 64
-    """Held requests, oldest first, that are looked at each time: looking takes time too."""
+    most_looks: int = 128
+    """Held requests, oldest first, that are looked at once a second; looking takes time too..."""
+    quick_looks: int = 12
+    """...and that are looked at when a place has become free."""
     reserve_after_s: float = 30.0
     """Who has waited for so long reserves one replica's allowance, and may have it drained."""
     home_gain_s: float = 2.0
@@ -118,6 +120,8 @@ class Admission(Generic[T]):
         replicas: Collection[str],
         rank: Callable[[T], Sequence[Scored]],
         enter: Callable[[T, Scored], None],
+        *,
+        quick: bool = False,
     ) -> None:
         """Let in those who may enter now.
 
@@ -126,9 +130,10 @@ class Admission(Generic[T]):
             replicas: the names of all.
             rank: the replicas that may serve one of the held, cheapest first, as things stand.
             enter: books one there; it is called before the next is ranked.
+            quick: look only at those who wait longest.
         """
         self._fill(now, replicas)
-        looked_at = list(self._held.values())[: self.terms.most_looks]
+        looked_at = list(self._held.values())[: self.terms.quick_looks if quick else self.terms.most_looks]
         rankings = {id(each.who): rank(each.who) for each in looked_at}
         self._reserve(now, looked_at, len(replicas), rankings)
         for paying in (False, True):

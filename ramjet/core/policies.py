@@ -99,8 +99,8 @@ class BalanceCost:
     """Where reading alone takes a minute, 5 % of it would hide a whole crowd."""
 
     def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
-        """Seconds; 0 for a conversation that already has a home, wherever that is."""
-        if ask.home is not None or not ask.has_prompt:
+        """Seconds; 0 for a conversation that already has a home, wherever that is, and where all pools are known."""
+        if ask.home is not None or not ask.has_prompt or all(each.pool_tokens is not None for each in candidates):
             return 0.0
         living = 1 + sum(each.living for each in candidates)
         share = ceil(self.slack * living / len(candidates))

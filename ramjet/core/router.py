@@ -83,6 +83,8 @@ class Visit:
     number: int | None = None
     """The turn's place in its conversation, from 1."""
     shared: Sequence[tuple[int, int]] = ()
+    shared_tokens: int = 0
+    """The part of the prompt that other living conversations have too."""
     tried: list[str] = field(default_factory=list)
     looks: dict[str, tuple[int, float, Outlook, float]] = field(default_factory=dict)
     """By replica: what was found there, and the version of the belief and the time at which."""
@@ -155,6 +157,7 @@ class Router:
         self.ratios = TokenRatios()
         self.returns = Returns()
         self.admission: Admission[Visit] = Admission(policy.terms)
+        self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int]]] = {}
         self._worths: dict[Conversation, float] = {}
         self._worths_at = -math.inf
         """When those were worked out: many replicas hold something of the same conversations."""
@@ -190,6 +193,7 @@ class Router:
             turn=turn,
             number=turn.conversation.turn,
             shared=shared,
+            shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
         )
 
     def place(self, visit: Visit, now: float) -> Lease | None:
@@ -213,8 +217,11 @@ class Router:
             chosen = decision.chosen
         return self._book(visit, decision, chosen, now)
 
-    def admit(self, now: float) -> list[Visit]:
-        """Let in those of the held that may enter now; their leases are booked. To be asked often."""
+    def admit(self, now: float, *, quick: bool = False) -> list[Visit]:
+        """Let in those of the held that may enter now; their leases are booked.
+
+        To be asked once a second, and, `quick`, whenever a place may have become free.
+        """
         entered: list[Visit] = []
 
         def rank(visit: Visit) -> Sequence[Scored]:
@@ -228,7 +235,7 @@ class Router:
             self._book(visit, decision, chosen, now)
             entered.append(visit)
 
-        self.admission.poll(now, self.fleet.replicas, rank, enter)
+        self.admission.poll(now, self.fleet.replicas, rank, enter, quick=quick)
         return entered
 
     def give_up(self, visit: Visit, now: float) -> None:
@@ -389,14 +396,7 @@ class Router:
 
     def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, now: float) -> Candidate:
         belief, pace, reading = self.beliefs[replica.name], self.paces[replica.name].factor, self.policy.reading
-        # What is not seen to be read has been, when it should have.
-        for lease in [each for each in replica.queue if isinstance(each, Lease)]:
-            if not lease.shows_first and now >= lease.read_at:
-                lease.read()
-        # One that is about to end keeps nobody out: the next would find the replica idle.
-        cold_reads = sum(
-            isinstance(each, Lease) and each.is_cold and not 0 <= each.read_at - now < _LEAD_S for each in replica.queue
-        )
+        queue_s, cold_reads = self._standing(replica, now)
         matched = own = 0
         found_s = harm_s = 0.0
         fits = True
@@ -404,9 +404,8 @@ class Router:
             outlook, harm_s = self._look(visit, visit.usable, visit.turn.conversation, replica, now)
             if self.policy.affinity:
                 matched = outlook.hit.tokens
-                base = max((end for end, conversations in visit.shared if conversations > 1), default=0)
-                own = max(0, matched - base)
-                found_s = pace * reading.seconds(min(base, matched), matched)
+                own = max(0, matched - visit.shared_tokens)
+                found_s = pace * reading.seconds(matched - own, matched)
             fits = not replica.in_flight or belief.fits(outlook, visit.prompt_tokens)
         most = belief.pools.most_running
         return Candidate(
@@ -415,7 +414,7 @@ class Router:
             matched_tokens=matched,
             own_tokens=own,
             in_flight=replica.in_flight,
-            queue_s=round(replica.queue_at(now), 6),
+            queue_s=queue_s,
             living=self.conversations.living_at[replica.name],
             long_tokens=long_tokens,
             pool_tokens=belief.pool_tokens,
@@ -427,6 +426,25 @@ class Router:
             is_full=most is not None and replica.in_flight >= most,
             cold_reads=cold_reads,
         )
+
+    def _standing(self, replica: Replica, now: float) -> tuple[float, int]:
+        """Seconds of reading ahead of whoever comes to a replica now, and how many of those readings are long."""
+        if not replica.queue:
+            return 0.0, 0
+        known = self._standings.get(replica.name)
+        stamp = (now, len(replica.queue), replica.in_flight)
+        if known is None or known[0] != stamp:
+            leases = [each for each in replica.queue if isinstance(each, Lease)]
+            for lease in leases:
+                # What is not seen to be read has been, when it should have.
+                if not lease.shows_first and now >= lease.read_at:
+                    lease.read()
+            # One that is about to end keeps nobody out: the next would find the replica idle.
+            cold_reads = sum(
+                lease.is_cold and lease.is_reading and not 0 <= lease.read_at - now < _LEAD_S for lease in leases
+            )
+            known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), cold_reads)
+        return known[1]
 
     def _look(
         self, visit: Visit, blocks: Blocks, conversation: Conversation, replica: Replica, now: float

@@ -74,7 +74,7 @@ class Production:
     def first_token(self, request: Request, now: float) -> Placements:
         """Its prompt has been read."""
         self._router.first_token(self._visits[request], now)
-        return self.tick(now)
+        return self._admit(now, quick=True)
 
     def finish(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> Placements:
         """It has been answered."""
@@ -82,11 +82,14 @@ class Production:
         del self._requests[visit]
         usage = Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
         self._router.finish(visit, now, outcome="ok", status=200, usage=usage)
-        return self.tick(now)
+        return self._admit(now, quick=True)
 
     def tick(self, now: float) -> Placements:
         """Let in who may enter now."""
-        entered = self._router.admit(now)
+        return self._admit(now)
+
+    def _admit(self, now: float, *, quick: bool = False) -> Placements:
+        entered = self._router.admit(now, quick=quick)
         return [(self._requests[visit], int(visit.tried[-1])) for visit in entered]
 
 

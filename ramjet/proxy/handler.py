@@ -162,12 +162,15 @@ class Handler:
     def admit_soon(self) -> None:
         """Something has changed that may let in who is held; a burst of changes is looked at once."""
         if self._waiting and self._admitting is None:
-            self._admitting = asyncio.get_running_loop().call_later(_ADMIT_S, self.admit)
+            self._admitting = asyncio.get_running_loop().call_later(_ADMIT_S, self._admit_quickly)
 
-    def admit(self) -> None:
-        """Let in who may enter now; also called once a second, for allowances grow with time."""
+    def _admit_quickly(self) -> None:
         self._admitting = None
-        for visit in self._router.admit(time.monotonic()):
+        self.admit(quick=True)
+
+    def admit(self, *, quick: bool = False) -> None:
+        """Let in who may enter now; called once a second, for allowances grow with time."""
+        for visit in self._router.admit(time.monotonic(), quick=quick):
             waiting = self._waiting.get(visit)
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
