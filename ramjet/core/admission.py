@@ -12,7 +12,7 @@ Pure: what a replica holds and what entering would cost there come in with the r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -45,9 +45,7 @@ class Terms:
     most_allowance_s: float = 60.0
     first_allowance_s: float = 20.0
     most_looks: int = 128
-    """Held requests, oldest first, that are looked at once a second; looking takes time too..."""
-    quick_looks: int = 12
-    """...and that are looked at when a place has become free."""
+    """Held requests, oldest first, that are looked at each time: looking takes time too."""
     reserve_after_s: float = 30.0
     """Who has waited for so long reserves one replica's allowance, and may have it drained."""
     home_gain_s: float = 2.0
@@ -121,7 +119,7 @@ class Admission(Generic[T]):
         rank: Callable[[T], Sequence[Scored]],
         enter: Callable[[T, Scored], None],
         *,
-        quick: bool = False,
+        glance: Callable[[T], Iterable[Candidate]] | None = None,
     ) -> None:
         """Let in those who may enter now.
 
@@ -130,12 +128,16 @@ class Admission(Generic[T]):
             replicas: the names of all.
             rank: the replicas that may serve one of the held, cheapest first, as things stand.
             enter: books one there; it is called before the next is ranked.
-            quick: look only at those who wait longest.
+            glance: the few replicas where something has changed since the last time, as one of the held sees them; who
+                could enter none of these is not ranked. None: everything may have changed, time included.
         """
         self._fill(now, replicas)
-        looked_at = list(self._held.values())[: self.terms.quick_looks if quick else self.terms.most_looks]
+        looked_at = list(self._held.values())[: self.terms.most_looks]
+        if glance is not None:
+            looked_at = [each for each in looked_at if any(self._could(one, each.who) for one in glance(each.who))]
         rankings = {id(each.who): rank(each.who) for each in looked_at}
-        self._reserve(now, looked_at, len(replicas), rankings)
+        if glance is None:
+            self._reserve(now, looked_at, len(replicas), rankings)
         for paying in (False, True):
             for each in looked_at:
                 if id(each.who) not in self._held:
@@ -210,6 +212,14 @@ class Admission(Generic[T]):
                 account.drained_for = each.who
                 draining += 1
 
+    def _could(self, candidate: Candidate, who: T) -> bool:
+        return self._is_possible(candidate, who) and (self._costs_nothing(candidate) or self._can_pay(candidate, who))
+
+    def _can_pay(self, candidate: Candidate, who: T) -> bool:
+        account = self._account(candidate.replica)
+        enough = account.seconds >= min(candidate.harm_s, self.terms.most_allowance_s)
+        return enough and account.reserved_for in {None, who}
+
     def _waits_for(self, each: Held[T], now: float) -> str | None:
         """The home that somebody waits for, until they have waited long enough to go anywhere."""
         return each.home if now - each.since <= self.terms.reserve_after_s else None
@@ -242,10 +252,7 @@ class Admission(Generic[T]):
         return None if cheaper and self._is_only_full(at_home.candidate) else free
 
     def _paid(self, who: T, ranking: Sequence[Scored]) -> Scored | None:
-        for scored in ranking:
-            candidate = scored.candidate
-            account = self._account(candidate.replica)
-            can_pay = account.seconds >= min(candidate.harm_s, self.terms.most_allowance_s)
-            if can_pay and account.reserved_for in {None, who} and self._is_possible(candidate, who):
-                return scored
-        return None
+        return next(
+            (each for each in ranking if self._can_pay(each.candidate, who) and self._is_possible(each.candidate, who)),
+            None,
+        )

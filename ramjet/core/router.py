@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -157,6 +157,8 @@ class Router:
         self.ratios = TokenRatios()
         self.returns = Returns()
         self.admission: Admission[Visit] = Admission(policy.terms)
+        self._freed: set[str] = set()
+        """Replicas where a place may have become free since the held were last looked at."""
         self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int]]] = {}
         self._worths: dict[Conversation, float] = {}
         self._worths_at = -math.inf
@@ -220,8 +222,12 @@ class Router:
     def admit(self, now: float, *, quick: bool = False) -> list[Visit]:
         """Let in those of the held that may enter now; their leases are booked.
 
-        To be asked once a second, and, `quick`, whenever a place may have become free.
+        To be asked once a second, and, `quick`, whenever a place may have become free: then only those are looked at
+        that the replica in question could take.
         """
+        freed, self._freed = self._freed, set()
+        if quick and not freed:
+            return []
         entered: list[Visit] = []
 
         def rank(visit: Visit) -> Sequence[Scored]:
@@ -235,7 +241,11 @@ class Router:
             self._book(visit, decision, chosen, now)
             entered.append(visit)
 
-        self.admission.poll(now, self.fleet.replicas, rank, enter, quick=quick)
+        def glance(visit: Visit) -> Iterator[Candidate]:
+            able = self._able(visit)
+            return (self._candidate(visit, each, 0, now) for each in able if each.name in freed)
+
+        self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
         return entered
 
     def give_up(self, visit: Visit, now: float) -> None:
@@ -253,12 +263,14 @@ class Router:
                 expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
                 self.paces[lease.replica.name].learn(expected_s, now - lease.placed_at)
             lease.read()
+            self._freed.add(lease.replica.name)
 
     def failed(self, visit: Visit) -> None:
         """The replica did not serve the request; it may be placed again."""
         lease = visit.lease
         if lease is not None:
             lease.release()
+            self._freed.add(lease.replica.name)
             self._unread(visit, lease)
 
     def finish(
@@ -280,6 +292,7 @@ class Router:
         if lease is not None:
             was_open = lease.open
             lease.release()
+            self._freed.add(lease.replica.name)
             if was_read:
                 self._learn(visit, lease, usage, now)
             elif was_open:
@@ -380,11 +393,6 @@ class Router:
 
     def _candidates(self, visit: Visit, now: float | None = None) -> list[Candidate]:
         now = visit.arrived_at if now is None else now
-        able = self.fleet.able
-        replicas = [each for each in able if each.name not in visit.tried]
-        model = visit.arrival.model
-        if model is not None and any(model in each.models for each in replicas):
-            replicas = [each for each in replicas if not each.models or model in each.models]
         longs = (
             self.conversations.long_tokens(
                 self.policy.long_tokens, visit.turn.conversation if visit.turn is not None else None
@@ -392,7 +400,15 @@ class Router:
             if visit.prompt_tokens >= self.policy.long_tokens
             else {}
         )
-        return [self._candidate(visit, each, longs.get(each.name, 0), now) for each in replicas]
+        return [self._candidate(visit, each, longs.get(each.name, 0), now) for each in self._able(visit)]
+
+    def _able(self, visit: Visit) -> list[Replica]:
+        """The replicas that can serve a request and have not been tried."""
+        replicas = [each for each in self.fleet.able if each.name not in visit.tried]
+        model = visit.arrival.model
+        if model is not None and any(model in each.models for each in replicas):
+            replicas = [each for each in replicas if not each.models or model in each.models]
+        return replicas
 
     def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, now: float) -> Candidate:
         belief, pace, reading = self.beliefs[replica.name], self.paces[replica.name].factor, self.policy.reading
