@@ -98,6 +98,8 @@ def judge(steps: Sequence[Step], facts: Facts) -> Finding:
         "snapshot_limited": forks.snapshot_limited(forks.seen(steps)),
     }
     verdict = " ".join(_sentence(each, why) for each, why in zip(found, causes, strict=True))
+    if facts.host_tier:
+        verdict += " What the engine brings back from its host tier counts as staying; host-tier tells the two apart."
     flags: list[str] = []
     for why in causes:
         flags += [flag for flag in _flags(why, facts) if flag not in flags]

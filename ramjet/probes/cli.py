@@ -29,6 +29,17 @@ _INTERRUPTED = 130
 _PIPE_COLUMNS = 120
 
 
+class _Key(click.ParamType[str]):
+    name = "KEY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        key = str(value).strip()
+        # The library that sends it would name it in its error.
+        if not (key.isascii() and key.isprintable()):
+            self.fail("the key has characters that no header can hold", param, ctx)
+        return key
+
+
 class _Url(click.ParamType[str]):
     name = "URL"
 
@@ -48,15 +59,17 @@ def _common(*urls: str, requests: int, prompt_tokens: int, seconds: int) -> Call
     path = click.Path(path_type=Path, dir_okay=False, writable=True)
     options = [
         click.option(*urls, "url", type=_Url(), required=True, help="The replica, or what stands in front of some."),
-        click.option("--model", help="The model's name in requests.  [the first that is listed]"),
-        click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Sent as a bearer token."),
+        click.option("--model", metavar="NAME", help="The model's name in requests.  [the first that is listed]"),
+        click.option(
+            "--api-key", type=_Key(), envvar="OPENAI_API_KEY", show_envvar=True, help="Sent as a bearer token."
+        ),
         click.option("--busy-ok", is_flag=True, help="Go on though others use the replica."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
         click.option("--html", "page", type=path, help="Write a page with a plot."),
         click.option("--png", "picture", type=path, help="Write the plot alone."),
-        click.option("--max-requests", type=click.IntRange(1), default=requests, show_default=True),
-        click.option("--max-prompt-tokens", type=click.IntRange(1), default=prompt_tokens, show_default=True),
-        click.option("--max-seconds", type=click.FloatRange(1), default=seconds, show_default=True),
+        _most("--max-requests", click.IntRange(1), requests, "Send no more requests than this."),
+        _most("--max-prompt-tokens", click.IntRange(1), prompt_tokens, "Send no more prompt tokens than this."),
+        _most("--max-seconds", click.FloatRange(1), seconds, "Take no longer than this."),
     ]
 
     def decorate(command: F) -> F:
@@ -67,8 +80,12 @@ def _common(*urls: str, requests: int, prompt_tokens: int, seconds: int) -> Call
     return decorate
 
 
+def _most(name: str, kind: click.ParamType[Any], default: float, text: str) -> Callable[[F], F]:
+    return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
+
+
 def _tokens(name: str, default: int, text: str) -> Callable[[F], F]:
-    return click.option(name, type=click.IntRange(_LEAST_TOKENS), default=default, show_default=True, help=text)
+    return _most(name, click.IntRange(_LEAST_TOKENS), default, text)
 
 
 @click.group(name="probe", short_help="Ask a live replica what it can resume and what it keeps.")
@@ -91,9 +108,14 @@ def probe() -> None:
 @probe.command(name="prefix", short_help="Where can this engine resume?")
 @_tokens("--tokens", 19_845, "Length of the prompt.")
 @click.option(
-    "--branch", type=click.IntRange(1_024), help="Where others leave it.  [14900, or as far into another length]"
+    "--branch",
+    type=click.IntRange(1_024),
+    metavar="N",
+    help="Where others leave it.  [14900, or as far into another length]",
 )
-@click.option("--append", type=click.IntRange(1), default=300, show_default=True, help="How much is appended to it.")
+@click.option(
+    "--append", type=click.IntRange(1), metavar="N", default=300, show_default=True, help="How much is appended to it."
+)
 @_common("--url", requests=60, prompt_tokens=1_000_000, seconds=1_800)
 def prefix_command(*, tokens: int, branch: int | None, append: int, **common: Any) -> None:
     """Send a prompt, the same again, a longer one and two that leave it: where does reuse end?
@@ -120,7 +142,7 @@ def prefix_command(*, tokens: int, branch: int | None, append: int, **common: An
 
 
 @probe.command(name="eviction", short_help="Does one long prompt push everybody else out?")
-@click.option("--sessions", type=click.IntRange(1, 1_000), default=6, show_default=True, help="How many.")
+@click.option("--sessions", type=click.IntRange(1, 1_000), metavar="N", default=6, show_default=True, help="How many.")
 @_tokens("--tokens", 20_050, "Length of each session.")
 @_tokens("--long", 308_000, "Length of the prompt between; lowered if the engine does not take it.")
 @_common("--url", requests=100, prompt_tokens=2_000_000, seconds=3_600)
@@ -145,10 +167,18 @@ def eviction_command(*, sessions: int, tokens: int, long: int, **common: Any) ->
 @probe.command(name="capacity", short_help="How many sessions stay, and which pool is the limit?")
 @_tokens("--tokens", 20_000, "Length of a session.")
 @click.option(
-    "--other-tokens", type=click.IntRange(512), help="Length of the second kind.  [four times the first, if it fits]"
+    "--other-tokens",
+    type=click.IntRange(512),
+    metavar="N",
+    help="Length of the second kind.  [four times the first, if it fits]",
 )
 @click.option(
-    "--most-sessions", type=click.IntRange(2, 4_096), default=64, show_default=True, help="More are not tried."
+    "--most-sessions",
+    type=click.IntRange(2, 4_096),
+    metavar="N",
+    default=64,
+    show_default=True,
+    help="More are not tried.",
 )
 @_common("--url", requests=2_000, prompt_tokens=30_000_000, seconds=14_400)
 def capacity_command(*, tokens: int, other_tokens: int | None, most_sessions: int, **common: Any) -> None:
@@ -175,9 +205,16 @@ def capacity_command(*, tokens: int, other_tokens: int | None, most_sessions: in
 
 @probe.command(name="host-tier", short_help="What comes back from the host's memory, and how fast?")
 @_tokens("--tokens", 20_000, "Length of a session.")
-@click.option("--fits", type=click.IntRange(1), help="How many fit on the device.  [found out, with many requests]")
 @click.option(
-    "--most-sessions", type=click.IntRange(2, 4_096), default=64, show_default=True, help="More are not tried."
+    "--fits", type=click.IntRange(1), metavar="N", help="How many fit on the device.  [found out, with many requests]"
+)
+@click.option(
+    "--most-sessions",
+    type=click.IntRange(2, 4_096),
+    metavar="N",
+    default=64,
+    show_default=True,
+    help="More are not tried.",
 )
 @_common("--url", requests=2_000, prompt_tokens=30_000_000, seconds=14_400)
 def host_tier_command(*, tokens: int, fits: int | None, most_sessions: int, **common: Any) -> None:
@@ -201,10 +238,21 @@ def host_tier_command(*, tokens: int, fits: int | None, most_sessions: int, **co
 
 @probe.command(name="pair", short_help="Are two long conversations kept apart by the load balancer?")
 @_tokens("--long", 290_000, "First prompt of the two long conversations.")
-@click.option("--growth", type=click.IntRange(128), default=4_000, show_default=True, help="What a turn adds to them.")
-@click.option("--ordinary", type=click.IntRange(0, 100), default=6, show_default=True, help="How many ordinary ones.")
+@click.option(
+    "--growth",
+    type=click.IntRange(128),
+    metavar="N",
+    default=4_000,
+    show_default=True,
+    help="What a turn adds to them.",
+)
+@click.option(
+    "--ordinary", type=click.IntRange(0, 100), metavar="N", default=6, show_default=True, help="How many ordinary ones."
+)
 @_tokens("--tokens", 20_000, "First prompt of an ordinary conversation.")
-@click.option("--turns", type=click.IntRange(2, 100), default=4, show_default=True, help="Of each conversation.")
+@click.option(
+    "--turns", type=click.IntRange(2, 100), metavar="N", default=4, show_default=True, help="Of each conversation."
+)
 @_common("--via", "--url", requests=200, prompt_tokens=8_000_000, seconds=7_200)
 def pair_command(*, long: int, growth: int, ordinary: int, tokens: int, turns: int, **common: Any) -> None:
     """Send two long conversations and some ordinary ones through a Ramjet, turn by turn.

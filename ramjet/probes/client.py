@@ -24,11 +24,10 @@ _CONNECT_S = 10.0
 _PAGE_S = 10.0
 _ERROR_CHARACTERS = 300
 _UNAUTHORISED = (401, 403)
+_LATER = (429, 503)
 _BAD = (400, 413, 422)
 _TOO_LONG = ("context", "too long", "longer", "exceed", "maximum", "too large")
-
-
-_LATER = (429, 503)
+"""What refusals for length say, in the words of all engines; they have no status of their own."""
 
 
 class ProbeError(Exception):

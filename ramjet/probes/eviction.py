@@ -149,10 +149,10 @@ def _told(first: list[Step], again: list[Step], control: Step, kept: list[bool |
     gone = [step for step, here in zip(again, kept, strict=True) if not here]
     cold = middle(step.ttft_s for step in first)
     parts = []
-    for group in (back, gone):
+    for group, how in ((back, "came back"), (gone, "came back cold,")):
         if group:
             ratio, waited = middle(step.cached_ratio for step in group), middle(step.ttft_s for step in group)
-            parts.append(f"{count(len(group), 'session')} came back in {seconds(waited)} with {share(ratio)} reused")
+            parts.append(f"{count(len(group), 'session')} {how} in {seconds(waited)} with {share(ratio)} reused")
     parts.append(f"a first read took {seconds(cold)}, a repeat {seconds(control.ttft_s)}")
     return "; ".join(parts)
 

@@ -109,7 +109,7 @@ def judge(steps: Sequence[Step], facts: Facts) -> Finding:
     limit: Limit = "unknown"
     if snapshots:
         limit = "snapshots"
-        verdict = f"{_first_and_second(steps)} Reuse is limited to snapshots, {_spacing(chunk)}. {where}"
+        verdict = f"{_first_and_second(steps)} So the engine resumes at snapshots only, {_spacing(chunk)}. {where}"
     elif snapshots is False:
         limit = "none"
         verdict = (
@@ -277,18 +277,18 @@ def _where(grid: Divisor) -> str:
     if grid.tokens is None:
         return ""
     if grid.sure:
-        return "It may end at any token." if grid.tokens == 1 else f"It ends on multiples of {grid.tokens:,} tokens."
-    return f"It ends on multiples of {grid.tokens:,} tokens, or of a part of that."
+        return (
+            "Reuse may end at any token." if grid.tokens == 1 else f"Reuse ends on multiples of {grid.tokens:,} tokens."
+        )
+    return f"Reuse ends on multiples of {grid.tokens:,} tokens, or of a part of that."
 
 
 def _spacing(chunk: Divisor) -> str:
     if chunk.tokens is None:
-        return "and how far apart the engine saves them while it reads cannot be told"
+        return "and how far apart it saves them while it reads cannot be told"
     if chunk.sure:
-        return (
-            f"which the engine saves every {chunk.tokens:,} tokens while it reads, at the end, and where prompts part"
-        )
-    return f"which the engine saves at multiples of {chunk.tokens:,} tokens, or of a part of that"
+        return f"which it saves every {chunk.tokens:,} tokens while it reads, at the end, and where prompts part"
+    return f"which it saves at multiples of {chunk.tokens:,} tokens, or of a part of that"
 
 
 def _first_and_second(steps: Sequence[Step]) -> str:

@@ -13,10 +13,10 @@ _VOCABULARY = """
     dry due ear eat egg end eye far fat few fit fix fly fun gas get guy hat her hit hot how ice ill job joy key kid
     lab law lay leg let lie lot low man map may men met mix net new not now off oil old one our out own pay per pop put
     raw red row run sad say sea see set she shy sir sit six sky son sun tap tax tea ten tie tip too top toy try two
-    use van via was way web who why win yes yet you bid bug cow dot fan fee gap jam lip log mud nut pan pet pie pig pin
+    use van via was way web who why win yes yet you bug fan
 """
 WORDS = tuple(_VOCABULARY.split())
-"""Common words of three letters: with the blank before it each is one token of today's vocabularies, and one of four
+"""128 common words of three letters: with the blank before it each is one token of today's vocabularies, and one of four
 characters for simulated replicas, so that lengths come out to the token."""
 
 WORD_CHARACTERS = 4
@@ -31,7 +31,7 @@ def write(nonce: str, label: str, characters: int) -> str:
     words: list[str] = []
     # Drawn in whole blocks: chance is then asked for the same words however long the text is to be.
     while len(words) * WORD_CHARACTERS < characters:
-        words += chance.choices(WORDS, k=_BLOCK_WORDS)
+        words += [WORDS[number % len(WORDS)] for number in chance.randbytes(_BLOCK_WORDS)]
     return " ".join(words)[:characters]
 
 

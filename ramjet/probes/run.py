@@ -22,8 +22,6 @@ ANSWER_TOKENS = 8
 _CALIBRATION_TOKENS = (256, 2_048)
 _BUSY_LOOKS, _BUSY_LOOK_S = 3, 0.5
 _NOT_UNDERSTOOD = (400, 422, 500, 501)
-
-
 _SHORTER = "give a shorter length (see the probe's --help), or start the engine with a longer context"
 
 

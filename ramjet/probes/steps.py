@@ -52,7 +52,6 @@ class Step:
     prompt_tokens: int | None
     cached_tokens: int | None
     ttft_s: float | None
-    duration_s: float | None = None
     wanted_tokens: int | None = None
     shared_tokens: int | None = None
     session: int | None = None

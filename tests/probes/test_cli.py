@@ -255,6 +255,19 @@ async def test_the_key_is_sent_and_never_shown(replica: Replica, tmp_path: Path)
     assert not [text for text in shown if replica.key in text]
 
 
+async def test_a_key_that_cannot_be_sent_is_not_shown_either(replica: Replica) -> None:
+    """
+    A blank or a line's end around it, as files have, does no harm; what no header can hold is refused without naming it.
+    """
+    replica.key = "sk-very-secret"
+    around = await invoke("eviction", "--url", replica.url, *SMALL, env={"OPENAI_API_KEY": f" {replica.key}\n"})
+    within = await invoke("eviction", "--url", replica.url, *SMALL, "--api-key", "sk-very\nsecret")
+
+    assert around.exit_code == 0
+    assert within.exit_code == 2
+    assert "sk-very" not in within.output
+
+
 async def test_a_url_with_a_password_is_shown_without(replica: Replica) -> None:
     """
     And one that ends in /v1 is the same as one that does not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramjet.probes.facts import METRICS, MODELS, PROPS, SERVER_INFO, SLOTS, Facts, most_tokens, read
@@ -120,6 +120,7 @@ def test_a_server_that_says_nothing_is_unknown_and_not_idle() -> None:
     assert facts.in_flight is None
 
 
+@settings(max_examples=30)
 @given(texts=st.dictionaries(st.sampled_from([MODELS, SERVER_INFO, METRICS, SLOTS, PROPS, "/v1/loads"]), st.text()))
 def test_any_text_is_read(texts: dict[str, str]) -> None:
     """
@@ -128,6 +129,7 @@ def test_any_text_is_read(texts: dict[str, str]) -> None:
     read(texts)
 
 
+@settings(max_examples=30)
 @given(
     documents=st.dictionaries(
         st.sampled_from([MODELS, SERVER_INFO, SLOTS, PROPS, "/v1/loads"]),
