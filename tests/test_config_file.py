@@ -77,7 +77,14 @@ def test_every_key_has_a_reason() -> None:
         if re.match(r"\s*(- )?\w+:", line) and not above.strip().startswith("#")
     ]
 
-    assert without == ["- name: glm-2", "url: http://10.0.0.8:30000", "affinity:", "long_prompt:", "spread_long:", "admission:"]
+    assert without == [
+        "- name: glm-2",
+        "url: http://10.0.0.8:30000",
+        "affinity:",
+        "long_prompt:",
+        "spread_long:",
+        "admission:",
+    ]
 
 
 @pytest.mark.parametrize("path", DEPLOYED, ids=lambda path: path.name)
