@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check evidence soak fuzz lock clean
+.PHONY: help run demo test lint types check evidence soak fuzz replay lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -47,6 +47,9 @@ soak: $(VENV)/.dev ## ten minutes of traffic while a replica falls ill in every 
 
 fuzz: $(VENV)/.dev ## 200,000 mutated requests and answers (ARGS="--count 2000")
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+replay: $(VENV)/.run ## 50,000 recorded requests through one simulated replica (ARGS="--requests 5000")
+	@$(BIN)/python benchmarks/sim_replay.py $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

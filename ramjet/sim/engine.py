@@ -150,8 +150,12 @@ class Engine:
         """Take a request in. `advance` to `now` first.
 
         Raises:
-            ValueError: it can never fit.
+            ValueError: it can never fit, or has nothing to read or to write.
         """
+        if job.prompt_tokens < 1 or job.answer_tokens < 1:
+            raise ValueError(
+                f"{job.prompt_tokens} tokens of prompt and {job.answer_tokens} of answer: at least 1 of each"
+            )
         most = self.profile.most_tokens
         if job.prompt_tokens + job.answer_tokens > most:
             raise ValueError(
@@ -160,7 +164,7 @@ class Engine:
             )
         job.arrived_at, job.queued_at = now, now + self.profile.timing.overhead_s
         self._arriving.append(job)
-        self._come(job.queued_at)
+        self._cut_run(now, job.queued_at)
 
     def abort(self, job: Job, now: float) -> None:
         """The client has left: what runs ends with the forward it is in, what has been read stays cached.
@@ -174,13 +178,12 @@ class Engine:
         if job.seat is None:
             (self._arriving if job in self._arriving else self._waiting).remove(job)
             job.ended_at = now
-        if (run := self._forward) is None:
+        if self._forward is None:
             # Whoever waits for what this one had, or behind it, may go on now, and nothing else would wake them.
             self.now = max(self.now, now)
             self._begin()
         else:
-            # A step that ends now has ended: it is in the next one.
-            self._cut_run(bisect_right(run.step_ends, now))
+            self._cut_run(now, now)
 
     def advance(self, now: float) -> list[Event]:
         """Let time pass; returns what happened, in order."""
@@ -286,7 +289,7 @@ class Engine:
         self._forward = _Forward(ends[-1], step_ends=ends, step_s=step_s)
         if most is None:
             for at in (*(job.queued_at for job in self._arriving), *(job.ready_at for job in self._restoring)):
-                self._come(at)
+                self._cut_run(self.now, at)
 
     def _owed_steps(self, step_s: float) -> int:
         steps, owed_s = 0, self._owed_s
@@ -294,16 +297,14 @@ class Engine:
             steps, owed_s = steps + 1, owed_s - step_s
         return steps
 
-    def _come(self, at: float) -> None:
-        """Somebody wants to be read from a time on: a run of decoding ends with the step that is under way until then."""
-        if self._forward is not None:
-            self._cut_run(bisect_left(self._forward.step_ends, at))
-
-    def _cut_run(self, step: int) -> None:
-        """End a run of decoding with one of its steps."""
-        run = self._forward
-        if run is not None and step < len(run.step_ends):
-            del run.step_ends[step + 1 :]
+    def _cut_run(self, now: float, at: float) -> None:
+        """Somebody comes at a time, or leaves now: a run of decoding ends with the step that is under way then."""
+        if (run := self._forward) is None:
+            return
+        # What ends now has ended, and the next step is under way; what ends when somebody comes is the last.
+        last = max(bisect_right(run.step_ends, now), bisect_left(run.step_ends, at))
+        if last < len(run.step_ends):
+            del run.step_ends[last + 1 :]
             run.ends_at = run.step_ends[-1]
 
     def _end(self, forward: _Forward, events: list[Event]) -> None:
@@ -317,25 +318,28 @@ class Engine:
             if not job.aborted:
                 job.first_at = self.now
                 events.append(Event("first", job, self.now))
-                self._written(job, 1, events)
+                self._write(job, 1)
+                self._tell(job, 1, events)
         if steps := len(forward.step_ends):
             for _ in range(steps if self._owed_s else 0):
                 self._owed_s = max(0.0, self._owed_s - forward.step_s)
             self._log_decode(forward)
-            for job in list(self._writing):
-                # Who left did so in the last step, for a run ends with that.
-                self._written(job, steps - job.aborted, events)
+            # The last step apart: who ends with it makes room for others then and not before, and who left did so in it.
+            for job in self._writing:
+                self._write(job, steps - 1)
+            for job in [job for job in self._writing if not job.aborted]:
+                self._write(job, 1)
+                self._tell(job, steps, events)
         self._drop_aborted()
 
-    def _written(self, job: Job, tokens: int, events: list[Event]) -> None:
+    def _write(self, job: Job, tokens: int) -> None:
         assert job.seat is not None
-        if not tokens:
-            return
-        self.cache.write(job.seat, tokens)
-        job.written += tokens
-        self.written_tokens_total += tokens
-        if job.aborted:
-            return
+        if tokens:
+            self.cache.write(job.seat, tokens)
+            job.written += tokens
+            self.written_tokens_total += tokens
+
+    def _tell(self, job: Job, tokens: int, events: list[Event]) -> None:
         events.append(Event("more", job, self.now, tokens))
         if job.written == job.answer_tokens:
             self._writing.remove(job)

@@ -238,7 +238,7 @@ def test_the_cap_spares_forks() -> None:
 
 def test_a_fork_off_the_grid_is_not_spared() -> None:
     """
-    Two go on after page 7, and the snapshot is at page 6, which only one run follows. A page later all is well.
+    SGLang looks at the snapshot's own run: at page 6 one other follows, and at page 7, where two do, there is none.
     """
     cache = hybrid(per_path=1)
     serve(cache, "a" * 11)
