@@ -113,7 +113,7 @@ class LeaveCost:
 
     Without it, the chance that some more requests are in flight at home would move conversations whose own part is
     short, turn by turn, for no gain that anyone could notice. So what they cost at home, they cost elsewhere too: only
-    reading moves a conversation.
+    reading moves a conversation. Calls in parallel may spread.
     """
 
     leave_s: float = 1.0
@@ -129,7 +129,8 @@ class LeaveCost:
         home = next((each for each in candidates if each.replica == ask.home and each.own_tokens), None)
         if home is None:
             return 0.0
-        return self.leave_s + self.request_s * max(0, home.in_flight - candidate.in_flight)
+        more = 0 if ask.in_parallel else max(0, home.in_flight - candidate.in_flight)
+        return self.leave_s + self.request_s * more
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ class Ask:
     """What two routers agree on without talking: the hash of the prompt up to the end of its first user message."""
     home: str | None = None
     """The replica that served the conversation's last turn; None for a conversation never seen."""
+    in_parallel: bool = False
+    """Whether a turn of the same conversation is under way, or it leaves one: calls in parallel may be many."""
     shared: Sequence[tuple[int, int]] = ()
     """The prompt cut where the number of living conversations that share it changes: (end in tokens, conversations)."""
 

@@ -82,6 +82,8 @@ class Visit:
     """None where no prompt could be read."""
     number: int | None = None
     """The turn's place in its conversation, from 1."""
+    in_parallel: bool = False
+    """Whether it leaves a conversation that was known, or another turn of its own is under way."""
     shared: Sequence[tuple[int, int]] = ()
     shared_tokens: int = 0
     """The part of the prompt that other living conversations have too."""
@@ -194,6 +196,8 @@ class Router:
             identity=identity,
             turn=turn,
             number=turn.conversation.turn,
+            in_parallel=(sighting.conversation is None and sighting.parent is not None)
+            or turn.conversation.running > 1,
             shared=shared,
             shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
         )
@@ -518,6 +522,7 @@ class Router:
             if conversation is None
             else conversation.head,
             home=self._home(visit),
+            in_parallel=visit.in_parallel,
             shared=visit.shared,
         )
 
