@@ -64,7 +64,7 @@ def fleet_of(settings: Settings) -> Fleet:
 
 def replica_of(each: ReplicaSettings, settings: Settings) -> Replica:
     """One replica, believed up until shown otherwise."""
-    return Replica(each.name, each.url, pools=pools_of(each), thresholds=thresholds_of(settings))
+    return Replica(each.name, each.url, configured=pools_of(each), thresholds=thresholds_of(settings))
 
 
 def pools_of(each: ReplicaSettings) -> Pools:

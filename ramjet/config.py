@@ -81,8 +81,9 @@ class ReplicaSettings(_Part):
     snapshots_per_path: Annotated[int, Field(gt=0)] | None = Field(
         default=None, description="most snapshots a conversation keeps (--mamba-max-states-per-path); null = no cap"
     )
-    chunk_tokens: Annotated[int, Field(gt=0)] = Field(
-        default=6_144, description="tokens that one forward reads (SGLang: --chunked-prefill-size); where snapshots lie"
+    chunk_tokens: Annotated[int, Field(gt=0)] | None = Field(
+        default=None,
+        description="tokens that one forward reads (--chunked-prefill-size): where snapshots lie; null = 6,144",
     )
     api_key: SecretStr | None = Field(
         default=None, description="key that the replica asks for; it takes the place of the client's"

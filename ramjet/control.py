@@ -75,7 +75,7 @@ class Control:
                 self._add(each)
             else:
                 self._replicas[name] = each
-                self._router.resize(name, pools_of(each))
+                self._router.resize(name, configured=pools_of(each))
         self._router.change_policy(policy_of(settings))
         for replica in self._router.fleet:
             replica.thresholds = thresholds_of(settings)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Node, Seat
-from ramjet.core.pools import Pools
+from ramjet.core.pools import CHUNK_TOKENS, Pools
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
@@ -172,7 +172,7 @@ class Belief:
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
         pools = self.pools
-        saved = -(-unread_tokens // pools.chunk_tokens) if unread_tokens >= pools.grid_tokens else 0
+        saved = -(-unread_tokens // (pools.chunk_tokens or CHUNK_TOKENS)) if unread_tokens >= pools.grid_tokens else 0
         if pools.per_path is not None:
             own = sum(node.snapshot for node in outlook.path)
             saved = max(0, min(own + saved, pools.per_path) - own)

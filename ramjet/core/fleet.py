@@ -40,8 +40,10 @@ class Replica:
     name: str
     url: str
     """Where it is, without a trailing slash; a base path is kept."""
-    pools: Pools = Pools()
-    """How large its cache is, as far as anybody has said."""
+    configured: Pools = Pools()
+    """How large its cache is, by the configuration..."""
+    reported: Pools = Pools()
+    """...and by its own word, which counts where the configuration says nothing."""
     models: frozenset[str] = frozenset()
     """Names of the models it lists; empty when it has not said."""
     thresholds: Thresholds = Thresholds()
@@ -62,6 +64,11 @@ class Replica:
     """Seconds of reading of each prompt that was sent there and has not been read, in order."""
     _head: object = None
     _head_at: float = 0.0
+
+    @property
+    def pools(self) -> Pools:
+        """How large its cache is, as far as anybody has said."""
+        return self.configured.over(self.reported)
 
     @property
     def serving(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ramjet.core.cache import CacheSpec, Snapshots
+
+CHUNK_TOKENS = 6_144
+_FACTS = ("tokens", "slots", "per_path", "chunk_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +20,18 @@ class Pools:
     per_path: int | None = None
     private: int = 3
     """Slots of a running request."""
-    chunk_tokens: int = 6_144
+    chunk_tokens: int | None = None
+    """What one forward reads; the seed's 6,144 where nobody says."""
     grid_tokens: int = 256
+
+    def over(self, other: Pools) -> Pools:
+        """What is known here, and where nothing is, what is known there."""
+        return replace(
+            other,
+            **{name: value for name in _FACTS if (value := getattr(self, name)) is not None},
+            private=self.private,
+            grid_tokens=self.grid_tokens,
+        )
 
     def spec(self) -> CacheSpec:
         """The cache that such a replica has."""
@@ -26,7 +39,7 @@ class Pools:
             pool_tokens=self.tokens,
             page_tokens=1,
             reads_last=False,
-            chunk_tokens=self.chunk_tokens,
+            chunk_tokens=self.chunk_tokens or CHUNK_TOKENS,
             snapshots=None
             if self.slots is None
             else Snapshots(

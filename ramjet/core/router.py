@@ -321,10 +321,16 @@ class Router:
         self.restarted(name)
         del self.beliefs[name], self.paces[name]
 
-    def resize(self, name: str, pools: Pools) -> None:
-        """A replica's cache is said to be of another size."""
-        self.fleet[name].pools = pools
-        self.beliefs[name].resize(pools)
+    def resize(self, name: str, *, configured: Pools | None = None, reported: Pools | None = None) -> bool:
+        """A replica's cache is said to be of another size, by the configuration or by itself; True if that is news."""
+        replica = self.fleet[name]
+        before = replica.pools
+        replica.configured = replica.configured if configured is None else configured
+        replica.reported = replica.reported if reported is None else reported
+        if replica.pools == before:
+            return False
+        self.beliefs[name].resize(replica.pools)
+        return True
 
     def change_policy(self, policy: Policy) -> None:
         """Decide by other rules and costs from now on; all that is known and under way stays."""

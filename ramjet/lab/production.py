@@ -47,7 +47,7 @@ class Production:
             )
             if not knows_pools:
                 pools = Pools()
-            fleet.add(Replica(str(number), f"http://{seed}.{number}", pools=pools))
+            fleet.add(Replica(str(number), f"http://{seed}.{number}", configured=pools))
         self._router = Router(fleet, policy)
         self._visits: dict[Request, Visit] = {}
         self._requests: dict[Visit, Request] = {}

@@ -11,7 +11,9 @@ import httpx
 import structlog
 
 from ramjet.core.fleet import Replica, State
+from ramjet.core.pools import Pools
 from ramjet.core.router import Router
+from ramjet.engines import sglang
 
 log = structlog.get_logger()
 
@@ -69,6 +71,7 @@ class HealthWatch:
             head = {"authorization": f"Bearer {key}"} if key is not None else {}
             if probes % _MODELS_EVERY == 0:
                 await _read_models(replica, client, head, probing.timeout_s)
+                await self._read_pools(replica, client, head, probing.timeout_s)
             error, refused = await _probe(replica.url + probing.path, client, head, probing.timeout_s)
             if replica.probed(time.monotonic(), error=error, refused=refused):
                 log.warning(_EVENTS[replica.state], replica=replica.name, error=replica.last_error)
@@ -77,6 +80,23 @@ class HealthWatch:
                 self._router.restarted(replica.name)
             probes += 1
             await asyncio.sleep(probing.interval_s)
+
+    async def _read_pools(
+        self, replica: Replica, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float
+    ) -> None:
+        """Learn how large a replica's cache is, if it says so; what the configuration says goes before."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await client.get(f"{replica.url}/server_info", headers=head, timeout=timeout_s)
+            pools = sglang.pools(answer.json()) if answer.is_success else Pools()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, TimeoutError, RecursionError):
+            return
+        if replica.name in self._router.fleet.replicas and self._router.resize(replica.name, reported=pools):
+            now = replica.pools
+            log.info(
+                "replica_pools", replica=replica.name, pool_tokens=now.tokens, snapshot_slots=now.slots,
+                snapshots_per_path=now.per_path, chunk_tokens=now.chunk_tokens,
+            )  # fmt: skip
 
 
 _EVENTS = {State.UP: "replica_up", State.TRIAL: "replica_trial", State.DOWN: "replica_down"}

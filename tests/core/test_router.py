@@ -38,7 +38,7 @@ NOTHING = Usage()
 def fleet(*names: str, pool_tokens: int | None = None) -> Fleet:
     made = Fleet()
     for name in names:
-        made.add(Replica(name, f"http://{name}:30000", pools=Pools(tokens=pool_tokens)))
+        made.add(Replica(name, f"http://{name}:30000", configured=Pools(tokens=pool_tokens)))
     return made
 
 
