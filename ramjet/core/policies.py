@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -138,6 +138,14 @@ class LeaveCost:
 
 LONG_PROMPT = "long_prompt"
 
+LONG_SHARE = 0.3
+"""Of a pool: three conversations as long fill it. The seed's 150,000 tokens are this part of its 499,968."""
+
+
+def long_from(least_tokens: int, pools: Iterable[int | None]) -> int:
+    """The length in tokens from which a conversation is long: a smaller pool makes shorter ones long."""
+    return min([least_tokens, *(int(LONG_SHARE * pool) for pool in pools if pool is not None)])
+
 
 @dataclass(frozen=True, slots=True)
 class LongPromptRule:
@@ -170,7 +178,8 @@ class SpreadLongRule:
 
     def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
         """A reason for replicas with more long neighbours than another has."""
-        if ask.prompt_tokens < self.least_tokens or not candidate.long_tokens:
+        least_tokens = long_from(self.least_tokens, [each.pool_tokens for each in candidates])
+        if ask.prompt_tokens < least_tokens or not candidate.long_tokens:
             return None
         if candidate.pool_tokens is not None and candidate.long_tokens + ask.prompt_tokens <= candidate.pool_tokens:
             return None

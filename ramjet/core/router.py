@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.policies import LONG_PROMPT, Reading
+from ramjet.core.policies import LONG_PROMPT, Reading, long_from
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
 from ramjet.core.returns import Returns
@@ -403,14 +403,13 @@ class Router:
 
     def _candidates(self, visit: Visit, now: float | None = None) -> list[Candidate]:
         now = visit.arrived_at if now is None else now
-        longs = (
-            self.conversations.long_tokens(
-                self.policy.long_tokens, visit.turn.conversation if visit.turn is not None else None
-            )
-            if visit.prompt_tokens >= self.policy.long_tokens
-            else {}
-        )
-        return [self._candidate(visit, each, longs.get(each.name, 0), now) for each in self._able(visit)]
+        able = self._able(visit)
+        least_tokens = long_from(self.policy.long_tokens, [self.beliefs[each.name].pool_tokens for each in able])
+        longs: Mapping[str, int] = {}
+        if visit.prompt_tokens >= least_tokens:
+            myself = visit.turn.conversation if visit.turn is not None else None
+            longs = self.conversations.long_tokens(least_tokens, myself)
+        return [self._candidate(visit, each, longs.get(each.name, 0), now) for each in able]
 
     def _able(self, visit: Visit) -> list[Replica]:
         """The replicas that can serve a request and have not been tried."""

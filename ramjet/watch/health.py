@@ -11,7 +11,6 @@ import httpx
 import structlog
 
 from ramjet.core.fleet import Replica, State
-from ramjet.core.pools import Pools
 from ramjet.core.router import Router
 from ramjet.engines import sglang
 
@@ -85,18 +84,25 @@ class HealthWatch:
         self, replica: Replica, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float
     ) -> None:
         """Learn how large a replica's cache is, if it says so; what the configuration says goes before."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await client.get(f"{replica.url}/server_info", headers=head, timeout=timeout_s)
-            pools = sglang.pools(answer.json()) if answer.is_success else Pools()
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, TimeoutError, RecursionError):
-            return
+        pools = sglang.pools(await _page(f"{replica.url}/server_info", client, head, timeout_s))
+        if pools.tokens is None and replica.configured.tokens is None:
+            pools = pools.over(sglang.pools_of_loads(await _page(f"{replica.url}/v1/loads", client, head, timeout_s)))
         if replica.name in self._router.fleet.replicas and self._router.resize(replica.name, reported=pools):
             now = replica.pools
             log.info(
                 "replica_pools", replica=replica.name, pool_tokens=now.tokens, snapshot_slots=now.slots,
                 snapshots_per_path=now.per_path, chunk_tokens=now.chunk_tokens,
             )  # fmt: skip
+
+
+async def _page(url: str, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float) -> object:
+    """What a page says, as JSON; None where it says nothing of use."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await client.get(url, headers=head, timeout=timeout_s)
+        return answer.json() if answer.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, TimeoutError, RecursionError):
+        return None
 
 
 _EVENTS = {State.UP: "replica_up", State.TRIAL: "replica_trial", State.DOWN: "replica_down"}

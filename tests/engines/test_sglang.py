@@ -40,6 +40,23 @@ def test_sizes_are_read_and_what_is_not_said_stays_unknown(info: object, pools: 
     assert sglang.pools(info) == pools
 
 
+@pytest.mark.parametrize(
+    ("loads", "tokens"),
+    [
+        ({"loads": [{"dp_rank": 0, "max_total_num_tokens": 499_968}]}, 499_968),
+        ({"loads": [{"max_total_num_tokens": 1_000}, {"max_total_num_tokens": 1_000}]}, 2_000),
+        ({"loads": [{"max_total_num_tokens": 1_000}, {}]}, None),
+        ({"loads": "none"}, None),
+        (None, None),
+    ],
+)
+def test_loads_name_the_token_pool_too(loads: object, tokens: int | None) -> None:
+    """
+    All data-parallel ranks together; unknown if one of them does not say.
+    """
+    assert sglang.pools_of_loads(loads) == Pools(tokens=tokens)
+
+
 @given(info=st.dictionaries(st.sampled_from(KEYS), JSON))
 def test_whatever_it_says_sizes_are_sizes(info: dict[str, object]) -> None:
     """

@@ -230,7 +230,7 @@ async def test_there_is_one_prober_for_each_replica_after_many_swaps(client: htt
             await asyncio.sleep(0.5)
 
             assert {seen.target for seen in engine.seen} <= {
-                "/health", "/v1/models", "/server_info", "/last/health", "/last/v1/models", "/last/server_info",
+                "/health", "/v1/models", "/server_info", "/v1/loads", "/last/health", "/last/v1/models", "/last/server_info", "/last/v1/loads",
             }  # fmt: skip
             assert {seen.target for seen in engine.seen} >= {"/health", "/last/health"}
 

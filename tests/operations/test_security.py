@@ -199,7 +199,7 @@ async def test_a_replicas_key_takes_the_place_of_the_clients(client_keys: list[s
             await until(lambda: all(sum(each.target == "/health" for each in e.seen) > 1 for e in (one, two)))
 
         for engine, key in ((one, "key-of-a"), (two, "key-of-b")):
-            assert {seen.target for seen in engine.seen} == {CHAT, "/v1/models", "/health"}
+            assert {seen.target for seen in engine.seen} == {CHAT, "/v1/models", "/server_info", "/v1/loads", "/health"}
             assert {seen.header("authorization") for seen in engine.seen} == {f"Bearer {key}"}
             assert {seen.header("x-api-key") for seen in engine.seen} == {None}
 
