@@ -155,7 +155,7 @@ class RoutingSettings(_Part):
         default=0.1, description="s that a request in flight costs the next one, beside its reading"
     )
     leave_s: Annotated[float, Field(ge=0)] = Field(
-        default=1.0, description="s that a conversation must gain before it leaves the replica that holds it"
+        default=2.0, description="s that a conversation must gain before it leaves the replica that holds it"
     )
     living_s: Seconds = Field(default=300.0, description="s after its last turn that a conversation counts as alive")
 

@@ -116,7 +116,7 @@ class LeaveCost:
     reading moves a conversation. Calls in parallel may spread.
     """
 
-    leave_s: float = 1.0
+    leave_s: float = 2.0
     request_s: float = 0.1
     """What `QueueCost` charges for a request in flight."""
     name: str = "leave"
@@ -129,8 +129,10 @@ class LeaveCost:
         home = next((each for each in candidates if each.replica == ask.home and each.own_tokens), None)
         if home is None:
             return 0.0
-        more = 0 if ask.in_parallel else max(0, home.in_flight - candidate.in_flight)
-        return self.leave_s + self.request_s * more
+        if ask.in_parallel:
+            # The copy at home is not lost: the calls that stay use it.
+            return self.leave_s / 2
+        return self.leave_s + self.request_s * max(0, home.in_flight - candidate.in_flight)
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------

@@ -477,14 +477,18 @@ def test_a_queue_costs_its_reading_and_a_little_for_each_request() -> None:
     assert QueueCost().seconds(ask(), at("a", queue_s=57.0, in_flight=3), ()) == pytest.approx(57.3)
 
 
-def test_leaving_home_costs_a_second_while_it_holds_something_of_ones_own() -> None:
+def test_leaving_home_costs_two_seconds_while_it_holds_something_of_ones_own() -> None:
     """
-    One request more at home is no reason to move; a home that has lost everything is.
+    Requests at home are no reason to move, but for calls in parallel; a home that has lost everything is.
     """
     cost, home, other = LeaveCost(), at("a", 18_000, own_tokens=1_000), at("b")
+    busy = replace(home, in_flight=30)
+    parallel = replace(ask(home="a"), in_parallel=True)
     lost = at("a", 17_000, own_tokens=0)
 
-    assert cost.seconds(ask(home="a"), other, [home, other]) == 1.0
+    assert cost.seconds(ask(home="a"), other, [home, other]) == 2.0
+    assert cost.seconds(ask(home="a"), other, [busy, other]) == pytest.approx(5.0)
+    assert cost.seconds(parallel, other, [busy, other]) == 1.0
     assert cost.seconds(ask(home="a"), home, [home, other]) == 0.0
     assert cost.seconds(ask(home="a"), other, [lost, other]) == 0.0
     assert cost.seconds(ask(home="gone"), other, [home, other]) == 0.0
