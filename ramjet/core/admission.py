@@ -11,6 +11,7 @@ Pure: what a replica holds and what entering would cost there come in with the r
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -199,7 +200,8 @@ class Admission(Generic[T]):
                 if account.reserved_for is not None or account.drained_for not in {None, each.who}:
                     continue
                 missing = min(candidate.harm_s, terms.most_allowance_s) - account.seconds
-                cost = candidate.read_s + candidate.harm_s + max(0.0, missing) / terms.share
+                waits_s = 0.0 if missing <= 0 else missing / terms.share if terms.share else math.inf
+                cost = candidate.read_s + candidate.harm_s + waits_s
                 if best is None or cost < best[0]:
                     best = cost, candidate
             if best is None:
