@@ -123,9 +123,6 @@ POLICIES: dict[str, Factory] = {
     "ramjet-no-balance": _with("Ramjet that does not count conversations", costs=_but("balance")),
     "ramjet-no-spread": _with("Ramjet without the rule for long conversations", rules=()),
     "ramjet-no-found": _with("Ramjet that gives no credit for what is found", terms=Terms(found_weight=0.0)),
-    "ramjet-no-paid": _with(
-        "Ramjet where entry is free or not at all", terms=Terms(first_allowance_s=0.0, share=0.0, most_share=0.0)
-    ),
     "ramjet-cold-crowds": _with("Ramjet that sends any number of cold reads at once", terms=Terms(cold_s=math.inf)),
     "ramjet-no-patience": _with("Ramjet that never hurries for who waits", terms=Terms(patience_s=math.inf)),
     "ramjet-without-facts": without_facts,
