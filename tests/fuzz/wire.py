@@ -60,7 +60,11 @@ class Engine:
     def arrived(self, head: http1.Head, body: bytes) -> Reply | None:
         """A whole request."""
         method, target = head.first
-        if target in {b"/health", b"/v1/models"} and method == b"GET" and not head.get(b"x-case"):
+        if (
+            target in {b"/health", b"/v1/models", b"/server_info", b"/v1/loads"}
+            and method == b"GET"
+            and not head.get(b"x-case")
+        ):
             return Reply((b'HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{"data":[]}',))
         case = head.get(b"x-case")
         self.seen[head.get(b"x-request-id")] += 1
