@@ -16,9 +16,9 @@ from ramjet.sim.profile import PROFILES, Profile
 GLM, ATTENTION = PROFILES["glm-5.3-flash-tp2"], PROFILES["attention"]
 
 
-async def probed(profile: Profile, *arguments: str) -> dict[str, Any]:
+async def probed(profile: Profile, *arguments: str, speed: float = 50) -> dict[str, Any]:
     """What `ramjet probe ... --json` prints about a replica that it has not been told of."""
-    async with running_replica(profile, speed=50) as replica:
+    async with running_replica(profile, speed=speed) as replica:
         command = [arguments[0], "--url", replica.url, "--json", *arguments[1:]]
         result = await asyncio.to_thread(CliRunner().invoke, probe, command)
     assert result.exit_code == 0, result.stderr
@@ -44,7 +44,7 @@ async def test_capacity_finds_both_limits_of_a_replica_it_was_not_told_of() -> N
     """
     With a cap of two, 28 slots hold 12 or 13 short sessions, and 499,968 tokens hold six of 80,000: within one session.
     """
-    found = await probed(GLM.with_flags(states_per_path=2), "capacity")
+    found = await probed(GLM.with_flags(states_per_path=2), "capacity", speed=200)
     short, long = found["findings"]
 
     assert abs(short["sessions_that_fit"] - 12) <= 1
