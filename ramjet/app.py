@@ -101,12 +101,13 @@ async def running(
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(upstream.close)
+        # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
+        admitting = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(admitting.create_task(_admit(handler), name="admission").cancel)
         listen = partial(_listen, stack, header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
         admin_url = await listen(settings.admin, admin_app(control))
         front = proxy_app(handler, router.fleet)
         url = await listen(settings.listen, front, tls=tls, before_stop=partial(_drain, handler, control))
-        admitting = await stack.enter_async_context(asyncio.TaskGroup())
-        stack.callback(admitting.create_task(_admit(handler), name="admission").cancel)
         if watch:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(tasks.create_task(health.run(), name="health").cancel)

@@ -252,11 +252,13 @@ class Router:
         self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
         return entered
 
-    def give_up(self, visit: Visit, now: float) -> None:
-        """A held request waits no longer, and has cost nothing."""
-        if visit.held_since is not None:
-            self.admission.leave(visit)
-            visit.held_s, visit.held_since = now - visit.held_since, None
+    def give_up(self, visit: Visit, now: float) -> bool:
+        """A held request waits no longer, and has cost nothing; False if it was not held."""
+        if visit.held_since is None:
+            return False
+        self.admission.leave(visit)
+        visit.held_s, visit.held_since = now - visit.held_since, None
+        return True
 
     def first_token(self, visit: Visit, now: float) -> None:
         """The engine has read the prompt and generates."""

@@ -152,9 +152,8 @@ class Handler:
             async with asyncio.timeout(self._router.policy.terms.max_hold_s):
                 await waiting
         except TimeoutError:
-            self._router.give_up(visit, time.monotonic())
-            visit.gave_up = True
-            return None
+            visit.gave_up = self._router.give_up(visit, time.monotonic())
+            return visit.lease  # it may have been let in at the last moment
         finally:
             self._waiting.pop(visit, None)
         return visit.lease

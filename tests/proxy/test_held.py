@@ -142,3 +142,31 @@ async def test_what_has_no_prompt_is_never_held() -> None:
             answer.set()
 
         assert {record.held_s for record in front.records} == {0.0}
+
+
+async def test_who_is_held_when_ramjet_stops_is_still_served() -> None:
+    """
+    The drain waits for the held as for the others, and lets them in: by time alone, where nothing else happens.
+    """
+    answer = asyncio.Event()
+
+    async def when(_engine: QuickEngine) -> None:
+        await answer.wait()
+
+    async with quick_engine() as engine, httpx.AsyncClient(timeout=20) as client, asyncio.TaskGroup() as tasks:
+        engine.answer_when = when
+        async with ramjet({"a": engine.url}, limits={"drain_s": 15}) as front:
+            first = tasks.create_task(client.post(front.url + CHAT, json=body("first", tokens=14_000)))
+            await until(lambda: engine.in_flight == 1)
+            second = tasks.create_task(client.post(front.url + CHAT, json=body("second", tokens=14_000)))
+            await until(lambda: held(front) == 1)
+            # The first answer is no stream, so its reading is taken to be over when it should be: after 2.3 s.
+            tasks.create_task(_when(lambda: engine.in_flight == 2, answer))
+
+    assert {first.result().status_code, second.result().status_code} == {200}
+    assert next(record.held_s for record in front.records if record.held_s) > 1
+
+
+async def _when(condition: Any, then: asyncio.Event) -> None:
+    await until(condition)
+    then.set()
