@@ -30,8 +30,6 @@ from ramjet.watch.health import HealthWatch
 
 log = structlog.get_logger()
 
-_ADMIT_S = 1.0
-
 
 class CannotStart(OSError):
     """An address cannot be listened on, or a certificate not be used; the message names it."""
@@ -102,8 +100,7 @@ async def running(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
-        admitting = await stack.enter_async_context(asyncio.TaskGroup())
-        stack.callback(admitting.create_task(_admit(handler), name="admission").cancel)
+        stack.callback(handler.keep_admitting())
         listen = partial(_listen, stack, header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
         admin_url = await listen(settings.admin, admin_app(control))
         front = proxy_app(handler, router.fleet)
@@ -165,13 +162,6 @@ async def _listen(
     stack.push_async_callback(site.stop)
     bound = server.addresses[0][1]
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
-
-
-async def _admit(handler: Handler) -> None:
-    """Time alone lets the held in: allowances grow with it."""
-    while True:
-        await asyncio.sleep(_ADMIT_S)
-        handler.admit()
 
 
 async def _drain(handler: Handler, control: Control) -> None:

@@ -41,6 +41,7 @@ _MODELS_TIMEOUT_S = 5.0
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
 _ADMIT_S = 0.005
+_ADMIT_EVERY_S = 1.0
 _THREAD_BYTES = 128 << 10
 """A longer body is read in a thread, so that running streams go on meanwhile."""
 
@@ -158,6 +159,19 @@ class Handler:
             self._waiting.pop(visit, None)
         return visit.lease
 
+    def keep_admitting(self) -> Callable[[], None]:
+        """Let in who may enter once a second, for allowances grow with time; returns what ends it."""
+        loop = asyncio.get_running_loop()
+        due: asyncio.TimerHandle
+
+        def admit() -> None:
+            nonlocal due
+            due = loop.call_later(_ADMIT_EVERY_S, admit)
+            self.admit()
+
+        due = loop.call_later(_ADMIT_EVERY_S, admit)
+        return lambda: due.cancel()
+
     def admit_soon(self) -> None:
         """Something has changed that may let in who is held; a burst of changes is looked at once."""
         if self._waiting and self._admitting is None:
@@ -168,7 +182,7 @@ class Handler:
         self.admit(quick=True)
 
     def admit(self, *, quick: bool = False) -> None:
-        """Let in who may enter now; called once a second, for allowances grow with time."""
+        """Let in who may enter now."""
         for visit in self._router.admit(time.monotonic(), quick=quick):
             waiting = self._waiting.get(visit)
             if waiting is not None and not waiting.done():
