@@ -169,8 +169,11 @@ class Handler:
             due = loop.call_later(_ADMIT_EVERY_S, admit)
             self.admit()
 
+        def end() -> None:
+            due.cancel()
+
         due = loop.call_later(_ADMIT_EVERY_S, admit)
-        return lambda: due.cancel()
+        return end
 
     def admit_soon(self) -> None:
         """Something has changed that may let in who is held; a burst of changes is looked at once."""
