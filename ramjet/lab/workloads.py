@@ -234,7 +234,7 @@ class _Swarm:
         rng, turns, spent_s = self._rng, self.conversations[index].turns, 0.0
         prompt = _Prompt(self._ids, shared, int(self._about(600, 0.7, 50, 4000)))
         count = 1 + int(min(119, rng.expovariate(1 / 30)))
-        subagents = []
+        children = []
         for number in range(count):
             think_s = self._pause() if number else 0.0
             answer_tokens = _answer_tokens(rng)
@@ -243,16 +243,16 @@ class _Swarm:
             if prompt.tokens > self.COMPACTION_TOKENS:
                 prompt = _Prompt(self._ids, shared, 2500)
             if rng.random() < 0.04:
-                subagents += [(number, rng.randint(2, 5)) for _ in range(rng.randint(1, 3))]
-        for number, length in subagents:
-            subagent = Conversation(after=(index, number), delay_s=0.2)
+                children += [(number, rng.randint(2, 5)) for _ in range(rng.randint(1, 3))]
+        for number, length in children:
+            child = Conversation(after=(index, number), delay_s=0.2)
             prompt = _Prompt(self._ids, [self._harnesses[harness]], int(self._about(600, 0.7, 50, 4000)))
             for turn in range(length):
                 growth_tokens = (_answer_tokens(rng), int(self._about(750, 0.9, 40, 8000)))
-                subagent.turns.append(prompt.turn(1.5 if turn else 0.0, *growth_tokens))
+                child.turns.append(prompt.turn(1.5 if turn else 0.0, *growth_tokens))
             if number + 1 < count:
-                subagent.awaited_by = (index, number + 1)
-            self.conversations.append(subagent)
+                child.awaited_by = (index, number + 1)
+            self.conversations.append(child)
         return spent_s
 
     def _pause(self) -> float:
@@ -335,10 +335,10 @@ class _ClaudeCode:
             blocks.new_session()
             conversation.turns = self._turns(main, blocks)
             conversations.append(conversation)
-            conversations += self._subagents(index, main, list(agents.values()), blocks)
+            conversations += self._children(index, main, list(agents.values()), blocks)
         return conversations
 
-    def _subagents(
+    def _children(
         self, index: int, main: _Agent, agents: Sequence[_Agent], blocks: _SharedHeads
     ) -> Iterator[Conversation]:
         """Each begins after the last turn of the main agent that was sent before it."""

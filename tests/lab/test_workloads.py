@@ -138,10 +138,10 @@ def test_sub_agents_do_not_share_their_parents_head() -> None:
     They have a system prompt of their own, in the trace as here. (The study took them to share it.)
     """
     conversations = built("W7").conversations
-    subagents = [each for each in conversations if each.after is not None and each.delay_s == 1.0]
+    children = [each for each in conversations if each.after is not None and each.delay_s == 1.0]
 
-    assert subagents
-    for each in subagents:
+    assert children
+    for each in children:
         assert each.after is not None
         parent = conversations[each.after[0]]
         assert each.turns[0].added[0][0] != parent.turns[0].added[0][0]
