@@ -35,6 +35,8 @@ class Belief:
         self.cache = EngineCache(pools.spec())
         self.version = 0
         """Rises with every change of what it holds, so that what was worked out can be used again."""
+        self.pace = Pace()
+        """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
         self._share = 1.0
         self._most_share = 1.0
 

@@ -16,7 +16,7 @@ from functools import partial
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission, Terms
-from ramjet.core.beliefs import Belief, Outlook, Pace, TokenRatios
+from ramjet.core.beliefs import Belief, Outlook, TokenRatios
 from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain, Fingerprint
@@ -155,7 +155,6 @@ class Router:
         self.policy = policy
         self.conversations = Conversations(policy.living_s)
         self.beliefs = {replica.name: Belief(replica.pools) for replica in fleet}
-        self.paces = {replica.name: Pace() for replica in fleet}
         self.ratios = TokenRatios()
         self.returns = Returns()
         self.admission: Admission[Visit] = Admission(policy.terms)
@@ -241,7 +240,8 @@ class Router:
         def enter(visit: Visit, chosen: Scored) -> None:
             decision = self._decide(visit, now)
             assert decision is not None
-            visit.held_s, visit.held_since = now - (visit.held_since or now), None
+            assert visit.held_since is not None
+            visit.held_s, visit.held_since = now - visit.held_since, None
             self._book(visit, decision, chosen, now)
             entered.append(visit)
 
@@ -267,7 +267,7 @@ class Router:
             lease = visit.lease
             if lease.alone and lease.is_reading:
                 expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
-                self.paces[lease.replica.name].learn(expected_s, now - lease.placed_at)
+                lease.belief.pace.learn(expected_s, now - lease.placed_at)
             lease.read()
             self._freed.add(lease.replica.name)
 
@@ -315,13 +315,12 @@ class Router:
         """Take a replica into the fleet."""
         self.fleet.add(replica)
         self.beliefs[replica.name] = Belief(replica.pools)
-        self.paces[replica.name] = Pace()
 
     def remove(self, name: str) -> None:
         """Let a replica go, with all that was believed of it."""
         self.fleet.remove(name)
         self.restarted(name)
-        del self.beliefs[name], self.paces[name]
+        del self.beliefs[name]
 
     def resize(self, name: str, *, configured: Pools | None = None, reported: Pools | None = None) -> bool:
         """A replica's cache is said to be of another size, by the configuration or by itself; True if that is news."""
@@ -422,7 +421,8 @@ class Router:
         return replicas
 
     def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, now: float) -> Candidate:
-        belief, pace, reading = self.beliefs[replica.name], self.paces[replica.name].factor, self.policy.reading
+        belief, reading = self.beliefs[replica.name], self.policy.reading
+        pace = belief.pace.factor
         queue_s, cold_reads = self._standing(replica, now)
         matched = own = 0
         found_s = harm_s = 0.0
@@ -481,7 +481,8 @@ class Router:
         Who is held is looked at again and again: as long as nothing has changed there, the answer is the same, but for
         the chances of a return, which change slowly.
         """
-        belief, pace, reading = self.beliefs[replica.name], self.paces[replica.name].factor, self.policy.reading
+        belief, reading = self.beliefs[replica.name], self.policy.reading
+        pace = belief.pace.factor
         known = visit.looks.get(replica.name)
         if known is not None and known[0] == belief.version and now - known[1] < _LOOK_S:
             return known[2], known[3]

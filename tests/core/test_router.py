@@ -567,6 +567,34 @@ def test_a_report_of_all_cached_changes_nothing() -> None:
     assert believed(to, other.arrival())["a"] > 19_000
 
 
+def test_a_replica_that_is_removed_while_it_reads_costs_its_request_nothing() -> None:
+    """
+    The first token comes from a replica that the fleet no longer knows, and the answer ends as any other.
+    """
+    to = router()
+    visit = start(to, replace(Talk("agent", 20_000).arrival(), stream=True))
+    assert visit.lease is not None
+
+    to.remove(visit.lease.replica.name)
+
+    assert end(to, visit, 4.0).ttft_s == 4.0
+
+
+def test_who_is_held_from_the_first_instant_on_is_said_to_have_waited() -> None:
+    """
+    Time 0 is a time: a wait that begins then counts in full.
+    """
+    to = router("a", terms=Terms())
+    first = start(to, replace(Talk("first", 20_000).arrival(), stream=True), 0.0)
+    second = to.arrive(replace(Talk("second", 20_000).arrival(), stream=True), 0.0)
+    assert to.place(second, 0.0) is None
+
+    to.first_token(first, 3.0)
+
+    assert to.admit(3.0, quick=True) == [second]
+    assert second.held_s == 3.0
+
+
 def test_a_restart_forgets_everything_that_replica_held() -> None:
     """
     The next turn is read anew anyway, so it may go wherever fewer wait.
