@@ -13,8 +13,9 @@ import psutil
 from ramjet.build import fleet_of, policy_of
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.prompt import read
-from ramjet.core.router import Arrival, Router
+from ramjet.core.router import Router
 from ramjet.core.usage import Usage
+from ramjet.core.visit import Arrival
 from tests.rig import settings_for
 
 TURN_BYTES = 50_000

@@ -11,8 +11,9 @@ from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS
-from ramjet.core.router import Arrival, Policy, Router
+from ramjet.core.router import Policy, Router
 from ramjet.core.usage import Usage
+from ramjet.core.visit import Arrival
 from ramjet.metrics import ENDPOINT_NAMES, Metrics
 
 REPLICAS = ("glm-1", "glm-2")

@@ -10,8 +10,8 @@ from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 
 from ramjet.core.prompt import Prompt
-from ramjet.core.router import Visit
 from ramjet.core.stream import Observer, PlainObserver
+from ramjet.core.visit import Visit
 from ramjet.proxy import errors, headers
 from ramjet.proxy.errors import Refusal
 

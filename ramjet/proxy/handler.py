@@ -22,9 +22,10 @@ from ramjet.core.fingerprint import Fingerprint, fingerprint
 from ramjet.core.prompt import Prompt, Unreadable, endpoint_of, read
 from ramjet.core.record import Record
 from ramjet.core.retry import Failure, may_retry
-from ramjet.core.router import Arrival, Lease, Router, Visit
+from ramjet.core.router import Router
 from ramjet.core.splice import ask_for_usage
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
+from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.proxy import errors, headers
 from ramjet.proxy.door import Door, Refused
 from ramjet.proxy.exchange import BusyAnswer, ClientLeft, Exchange

@@ -16,8 +16,9 @@ from ramjet.build import fleet_of, policy_of, replica_of
 from ramjet.config import ReplicaSettings
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.prompt import read
-from ramjet.core.router import Arrival, Router, Visit
+from ramjet.core.router import Router
 from ramjet.core.usage import Usage
+from ramjet.core.visit import Arrival, Visit
 from tests.bugs import case
 from tests.bugs.wire import ENDPOINTS, WITH_PROMPT, ask, body_for, request, wire
 from tests.evidence.test_long import play

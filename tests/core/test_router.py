@@ -27,8 +27,9 @@ from ramjet.core.policies import (
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import read
 from ramjet.core.record import OUTCOMES, Record
-from ramjet.core.router import Arrival, Policy, Router, Visit
+from ramjet.core.router import Policy, Router
 from ramjet.core.usage import Usage
+from ramjet.core.visit import Arrival, Visit
 
 SEED = 0x5EED
 COSTS = (PrefillCost(), QueueCost(), CrowdingCost(), BalanceCost(), LeaveCost())

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.router import Arrival, Policy, Router
+from ramjet.core.router import Policy, Router
+from ramjet.core.visit import Arrival
 from tests.operations.support import CHAT, TOKEN, body, longer, until
 from tests.rig import Front, ramjet
 from tests.scripted import Connection, ScriptedEngine, Seen, dead_url, scripted_engine

@@ -1,0 +1,105 @@
+"""A request while it is Ramjet's: as it arrived, the visit it makes, and the place at a replica that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ramjet.core.beliefs import Belief, Outlook
+from ramjet.core.cache import Blocks, EngineCache, Seat
+from ramjet.core.conversations import Turn
+from ramjet.core.fingerprint import Fingerprint
+from ramjet.core.fleet import Replica
+from ramjet.core.route import Decision, Scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A request as the edge hands it in."""
+
+    request_id: str
+    endpoint: str
+    body_bytes: int
+    stream: bool = False
+    model: str | None = None
+    fingerprint: Fingerprint | None = None
+    """None where no prompt could be read."""
+    probe: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One request from its arrival to its record."""
+
+    arrival: Arrival
+    arrived_at: float
+    prompt_tokens: int
+    usable: Blocks | None = None
+    identity: Blocks | None = None
+    turn: Turn | None = None
+    """None where no prompt could be read."""
+    number: int | None = None
+    """The turn's place in its conversation, from 1."""
+    in_parallel: bool = False
+    """Whether it leaves a conversation that was known, or another turn of its own is under way."""
+    shared: Sequence[tuple[int, int]] = ()
+    shared_tokens: int = 0
+    """The part of the prompt that other living conversations have too."""
+    tried: list[str] = field(default_factory=list)
+    looks: dict[str, tuple[int, float, Outlook, float]] = field(default_factory=dict)
+    """By replica: what was found there, and the version of the belief and the time at which."""
+    lease: Lease | None = None
+    held_since: float | None = None
+    """Since when it waits for room; None while it does not."""
+    held_s: float = 0.0
+    would_hold: bool = False
+    """Whether it would be held, if admission were enforced and not only observed."""
+    gave_up: bool = False
+    """Whether it waited for longer than anybody should."""
+    decision: Decision | None = None
+    first_token_at: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A place at a replica, held by one request; it is given back exactly once, whatever happens."""
+
+    replica: Replica
+    belief: Belief
+    scored: Scored
+    reason: str
+    reading_s: float
+    placed_at: float
+    read_at: float
+    """When the prompt will have been read, if everything goes as expected."""
+    believed_depth: int = 0
+    """Blocks believed to be there when it was placed, reusable or not."""
+    cache: EngineCache | None = None
+    """What `seat` is in."""
+    seat: Seat | None = None
+    is_cold: bool = False
+    """Whether reading takes so long that no other such read should be under way there."""
+    alone: bool = False
+    """Whether nobody was before it: its first token tells how fast the replica reads."""
+    shows_first: bool = False
+    """Whether its first token will be seen: the answer is a stream."""
+    open: bool = True
+
+    def read(self) -> None:
+        """The prompt has been read: those behind it no longer wait for that."""
+        self.replica.queue.pop(self, None)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the prompt is still to be read, as far as anybody knows."""
+        return self in self.replica.queue
+
+    def release(self) -> None:
+        """Give the place back; a second call does nothing."""
+        if self.open:
+            self.open = False
+            self.replica.done()
+            self.read()
+            if self.cache is not None and self.seat is not None:
+                self.belief.version += 1
+                self.cache.leave(self.seat, self.placed_at)
