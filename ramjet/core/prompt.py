@@ -7,7 +7,7 @@ they are alike here; the order of JSON keys and cache markers never matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,7 +42,8 @@ class Piece(NamedTuple):
 
     `size` is its length in bytes of text (an image counts `MEDIA_SIZE`). `identity` is what of it tells conversations
     apart, where that is not the same (None = it is): volatile lines are left out. `ends_message` marks the end of a
-    message, `ends_head` the end of the first user message, up to which conversations with the same opening are alike.
+    message, `ends_head` the end of the first user message, up to which conversations with the same opening are alike,
+    `ends_turn` the end of a message that the assistant has answered: an earlier request ended there.
     """
 
     data: bytes
@@ -50,6 +51,7 @@ class Piece(NamedTuple):
     identity: bytes | None = None
     ends_message: bool = False
     ends_head: bool = False
+    ends_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,9 @@ def _render_generate(fields: Mapping[str, Any]) -> Iterator[Piece]:
     yield _render_text(fields.get("input_ids") if text is None else text)
 
 
+MESSAGE_ENDPOINTS = frozenset({"chat", "messages"})
+"""Those whose prompt is a list of messages that a client may send as it likes."""
+
 _RENDERERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Piece]]] = {
     "chat": _render_chat,
     "messages": _render_chat,
@@ -195,7 +200,8 @@ def _render_messages(messages: object) -> Iterator[Piece]:
     if not isinstance(messages, list):
         raise Unreadable("the messages are not a list")
     in_head = True
-    for message in messages:
+    turns = set(turn_ends(messages))
+    for number, message in enumerate(messages, 1):
         if not isinstance(message, dict):
             raise Unreadable("a message is not an object")
         role = message.get("role")
@@ -203,17 +209,29 @@ def _render_messages(messages: object) -> Iterator[Piece]:
             role = str(message.get("type"))
         ends_head = in_head and role not in _SYSTEM_ROLES
         in_head = in_head and not ends_head
-        yield from _render_message(role, message, ends_head=ends_head)
+        yield from _render_message(role, message, ends_head=ends_head, ends_turn=number in turns)
 
 
-def _render_message(role: str, message: Mapping[str, Any], *, ends_head: bool = False) -> Iterator[Piece]:
+def turn_ends(messages: Sequence[object]) -> list[int]:
+    """How many messages each earlier request of the conversation had: all before one of the assistant's.
+
+    Where several answers follow each other, or one comes first, no request can have ended between them.
+    """
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    asking = [role != "assistant" and role not in _SYSTEM_ROLES for role in roles]
+    return [at for at in range(1, len(roles)) if roles[at] == "assistant" and asking[at - 1]]
+
+
+def _render_message(
+    role: str, message: Mapping[str, Any], *, ends_head: bool = False, ends_turn: bool = False
+) -> Iterator[Piece]:
     """A message: its role, its content, and whatever else it carries, whatever the order of its keys."""
     system = role in _SYSTEM_ROLES
     content = message.get("content")
     extra = {name: value for name, value in message.items() if name not in _PLAIN and value is not None}
     tail = (_canonical(extra) if extra else b"") + b"\1"
     if isinstance(content, str):
-        yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head)
+        yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head, ends_turn=ends_turn)
         return
     opening = f"{role}\0".encode()
     yield Piece(opening, len(opening))
@@ -222,7 +240,7 @@ def _render_message(role: str, message: Mapping[str, Any], *, ends_head: bool = 
             yield _render_part(part, system=system)
     elif content is not None:
         yield _json_piece(content)
-    yield Piece(tail, len(tail), ends_message=True, ends_head=ends_head)
+    yield Piece(tail, len(tail), ends_message=True, ends_head=ends_head, ends_turn=ends_turn)
 
 
 _PLAIN = frozenset({"role", "content"}) | _NOT_RENDERED
@@ -243,11 +261,13 @@ def _render_part(part: object, *, system: bool) -> Piece:
     return _json_piece(_rendered(part))
 
 
-def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False) -> Piece:
+def _text_piece(
+    text: str, tail: bytes, *, system: bool, ends_head: bool = False, ends_turn: bool = False
+) -> Piece:
     data = text.encode() + tail
     stable = without_volatile_lines(text) if system else None
     identity = None if stable is None else stable.encode() + tail
-    return Piece(data, len(data), identity, ends_message=bool(tail), ends_head=ends_head)
+    return Piece(data, len(data), identity, ends_message=bool(tail), ends_head=ends_head, ends_turn=ends_turn)
 
 
 def _json_piece(value: object) -> Piece:

@@ -64,6 +64,9 @@ class Record:
     reusable_tokens: int | None = None
     """The longest prefix the prompt shares with any earlier turn, volatile lines not counted as a difference."""
     usage: Usage = Usage()
+    """As the engine reported it; what was cached of a prompt that was sent in slices is what the first of them found."""
+    slices: int = 0
+    """Starts of the prompt that were read before it."""
     moved: bool = False
     """Whether the conversation's last turn went to another replica."""
     confined_tokens: int = 0
@@ -135,6 +138,7 @@ class Record:
             "cached_tokens": self.usage.cached_tokens,
             "cold": self.cold,
             "cold_cause": self.cold_cause,
+            "slices": self.slices,
             "held_s": round(self.held_s, 4),
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 4),
             "duration_s": round(self.duration_s, 4),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,6 +26,7 @@ from ramjet.core.pools import Pools
 from ramjet.core.record import Record
 from ramjet.core.returns import Returns
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
+from ramjet.core.slices import starts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
 
@@ -45,6 +46,8 @@ class Policy:
     """Off: nothing is believed to match, which is load balancing for comparison."""
     reading: Reading = Reading()
     terms: Terms = Terms()
+    slice_s: float | None = None
+    """Seconds of reading to which long cold reads are cut; None: they are sent whole."""
     return_s: float = 300.0
     """How far ahead a conversation's return counts as harm."""
     long_tokens: int = 150_000
@@ -91,8 +94,10 @@ class Router:
         if sighting.conversation is not None and not sighting.conversation.running:
             idle_s = now - sighting.conversation.seen_at
             self.returns.came_back(idle_s, given_up=idle_s > self.policy.living_s)
-        usable, prompt_tokens = _in_tokens(known_prompt.usable, known, ratio)
-        identity = usable if chain is known_prompt.usable else _in_tokens(chain, known, ratio)[0]
+        tokens = _scale(known, ratio)
+        usable = _in_tokens(known_prompt.usable, tokens)
+        identity = usable if chain is known_prompt.usable else _in_tokens(chain, tokens)
+        prompt_tokens = max(1, tokens(known_prompt.usable.size_bytes))
         shared = self.conversations.sharing(identity, sighting)
         turn = self.conversations.admit(identity, chain.head, sighting, now)
         turn.conversation.tokens = prompt_tokens
@@ -106,6 +111,7 @@ class Router:
             number=turn.conversation.turn,
             in_parallel=(sighting.conversation is None and sighting.parent is not None)
             or turn.conversation.running > 1,
+            cuts=[tokens(at) for at in arrival.cuts],
             shared=shared,
             shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
         )
@@ -169,12 +175,29 @@ class Router:
         visit.held_s, visit.held_since = now - visit.held_since, None
         return True
 
+    def start_read(self, visit: Visit, now: float, usage: Usage) -> None:
+        """A start of the prompt has been read, and the next is sent: another start, or the prompt itself."""
+        lease = visit.lease
+        assert lease is not None
+        done = lease.starts.popleft()
+        visit.slices += 1
+        if visit.found is None:
+            visit.found = usage
+        self._go_on(visit, lease, done.tokens, now)
+
+    def send_whole(self, visit: Visit, now: float) -> None:
+        """The engine did not take a start of the prompt: what is left of it is sent in one."""
+        lease = visit.lease
+        assert lease is not None
+        lease.starts.clear()
+        self._go_on(visit, lease, lease.scored.candidate.matched_tokens, now)
+
     def first_token(self, visit: Visit, now: float) -> None:
         """The engine has read the prompt and generates."""
         if visit.first_token_at is None and visit.lease is not None:
             visit.first_token_at = now
             lease = visit.lease
-            if lease.alone and lease.is_reading:
+            if lease.alone and lease.is_reading and not visit.slices:
                 expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
                 lease.belief.pace.learn(expected_s, now - lease.placed_at)
             lease.read()
@@ -203,6 +226,9 @@ class Router:
         lease, turn = visit.lease, visit.turn
         self.give_up(visit, now)
         usage = self._complete(visit, usage)
+        if visit.found is not None:
+            # What its slices have read was not there when it came.
+            usage = replace(usage, cached_tokens=self._complete(visit, visit.found).cached_tokens)
         was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
         if lease is not None:
             was_open = lease.open
@@ -299,8 +325,13 @@ class Router:
             alone=not replica.in_flight,
             shows_first=visit.arrival.stream,
         )
+        if lease.is_cold and self.policy.slice_s is not None:
+            read_s = partial(self._read_s, belief)
+            matched = candidate.matched_tokens
+            lease.starts.extend(starts(visit.cuts, matched, visit.prompt_tokens, read_s, self.policy.slice_s))
         replica.sent(now)
-        replica.queue[lease] = candidate.read_s
+        # Whoever comes meanwhile waits for the start that is being read, and no longer.
+        replica.queue[lease] = lease.starts[0].read_s if lease.starts else candidate.read_s
         visit.decision, visit.lease = decision, lease
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
@@ -310,6 +341,17 @@ class Router:
             lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
             self.conversations.settle(visit.turn.conversation, replica.name)
         return lease
+
+    def _go_on(self, visit: Visit, lease: Lease, read_tokens: int, now: float) -> None:
+        if lease.is_reading:
+            left_s = self._read_s(lease.belief, read_tokens, visit.prompt_tokens)
+            lease.read_at = now + left_s
+            # To the end of the queue: the engine takes up now whoever came meanwhile.
+            lease.read()
+            lease.replica.queue[lease] = lease.starts[0].read_s if lease.starts else left_s
+
+    def _read_s(self, belief: Belief, start: int, end: int) -> float:
+        return belief.pace.factor * self.policy.reading.seconds(start, end)
 
     def _candidates(self, visit: Visit, now: float | None = None) -> list[Candidate]:
         now = visit.arrived_at if now is None else now
@@ -373,7 +415,7 @@ class Router:
             leases = [each for each in replica.queue if isinstance(each, Lease)]
             for lease in leases:
                 # What is not seen to be read has been, when it should have.
-                if not lease.shows_first and now >= lease.read_at:
+                if not lease.shows_first and not lease.starts and now >= lease.read_at:
                     lease.read()
             # One that is about to end keeps nobody out: the next would find the replica idle.
             cold_reads = sum(
@@ -390,8 +432,7 @@ class Router:
         Who is held is looked at again and again: as long as nothing has changed there, the answer is the same, but for
         the chances of a return, which change slowly.
         """
-        belief, reading = self.beliefs[replica.name], self.policy.reading
-        pace = belief.pace.factor
+        belief = self.beliefs[replica.name]
         known = visit.looks.get(replica.name)
         if known is not None and known[0] == belief.version and now - known[1] < _LOOK_S:
             return known[2], known[3]
@@ -401,7 +442,7 @@ class Router:
             visit.prompt_tokens,
             conversation,
             worth=partial(self._worth, now=now),
-            read_s=lambda start, end: pace * reading.seconds(start, end),
+            read_s=partial(self._read_s, belief),
             most_s=2 * self.policy.terms.most_allowance_s,
         )
         visit.looks[replica.name] = belief.version, now, outlook, harm_s
@@ -512,6 +553,7 @@ class Router:
             confined_tokens=_confined_tokens(visit),
             ttft_s=None if visit.first_token_at is None else visit.first_token_at - visit.arrived_at,
             duration_s=now - visit.arrived_at,
+            slices=visit.slices,
             attempts=len(visit.tried),
             outcome=outcome,
             status=status,
@@ -549,8 +591,8 @@ def _confined_tokens(visit: Visit) -> int:
     return 0 if fits else candidate.long_tokens
 
 
-def _in_tokens(chain: Chain, known: Conversation | None, bytes_per_token: float) -> tuple[Blocks, int]:
-    """A chain's blocks with their ends in tokens, and the whole prompt's length in tokens.
+def _scale(known: Conversation | None, bytes_per_token: float) -> Callable[[int], int]:
+    """From a place in the prompt in bytes to tokens before it.
 
     What the conversation's last prompt took is known from the engine; only what is new is estimated from its bytes.
     """
@@ -561,4 +603,8 @@ def _in_tokens(chain: Chain, known: Conversation | None, bytes_per_token: float)
             return min(_MOST_TOKENS, at * known_tokens // known_bytes)
         return min(_MOST_TOKENS, known_tokens + int((at - known_bytes) / bytes_per_token))
 
-    return Blocks(chain.hashes, array("I", map(tokens, chain.ends))), max(1, tokens(chain.size_bytes))
+    return tokens
+
+
+def _in_tokens(chain: Chain, tokens: Callable[[int], int]) -> Blocks:
+    return Blocks(chain.hashes, array("I", map(tokens, chain.ends)))

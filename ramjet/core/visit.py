@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from ramjet.core.conversations import Turn
 from ramjet.core.fingerprint import Fingerprint
 from ramjet.core.fleet import Replica
 from ramjet.core.route import Decision, Scored
+from ramjet.core.slices import Start
+from ramjet.core.usage import Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class Arrival:
     fingerprint: Fingerprint | None = None
     """None where no prompt could be read."""
     probe: bool = False
+    cuts: Sequence[int] = ()
+    """Where a strict start of the prompt may end, in bytes of the usable chain, in order; empty: it cannot be sliced."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +47,8 @@ class Visit:
     """The turn's place in its conversation, from 1."""
     in_parallel: bool = False
     """Whether it leaves a conversation that was known, or another turn of its own is under way."""
+    cuts: Sequence[int] = ()
+    """Where a start of the prompt may end, in tokens."""
     shared: Sequence[tuple[int, int]] = ()
     shared_tokens: int = 0
     """The part of the prompt that other living conversations have too."""
@@ -56,6 +63,10 @@ class Visit:
     """Whether it would be held, if admission were enforced and not only observed."""
     gave_up: bool = False
     """Whether it waited for longer than anybody should."""
+    slices: int = 0
+    """Starts of its prompt that were read before it."""
+    found: Usage | None = None
+    """What the engine said of the first of them: what was there before Ramjet had anything read."""
     decision: Decision | None = None
     first_token_at: float | None = None
 
@@ -83,6 +94,8 @@ class Lease:
     """Whether nobody was before it: its first token tells how fast the replica reads."""
     shows_first: bool = False
     """Whether its first token will be seen: the answer is a stream."""
+    starts: deque[Start] = field(default_factory=deque)
+    """Starts of the prompt that are to be read before the prompt is sent, the next one first."""
     open: bool = True
 
     def read(self) -> None:

@@ -227,15 +227,20 @@ class _Play:
             self._push(now, "go", request.number)
 
     def _go(self, request: Request, now: float) -> None:
-        """A request reaches its replica."""
+        """A request, or the next start of its prompt, reaches its replica."""
         assert request.replica is not None
         turn = self._turns[request]
-        job = Job(
-            request.blocks,
-            turn.prompt_tokens,
-            turn.answer_tokens,
-            with_answer=lambda _: self._clients.with_answer(request.blocks, turn),
-        )
+        if request.starts:
+            depth, blocks = request.starts[0], request.blocks
+            start = Blocks(blocks.hashes[:depth], blocks.ends[:depth])
+            job = Job(start, start.tokens(depth), 1)
+        else:
+            job = Job(
+                request.blocks,
+                turn.prompt_tokens,
+                turn.answer_tokens,
+                with_answer=lambda _: self._clients.with_answer(request.blocks, turn),
+            )
         self._by_job[job] = request
         self._look(request.replica, now)
         self._servers[request.replica].submit(job, now)
@@ -244,13 +249,29 @@ class _Play:
     def _look(self, replica: int, now: float) -> None:
         """Hear what has happened at a replica."""
         for event in self._servers[replica].advance(now):
-            if event.kind == "first":
-                request = self._by_job[event.job]
-                request.first_at, request.cached_tokens = event.at, event.job.cached_tokens
+            if event.kind == "more":
+                continue
+            request = self._by_job[event.job]
+            if event.kind == "end":
+                del self._by_job[event.job]
+            if request.cached_tokens is None:
+                # What was there when it came: later starts find what the ones before had read.
+                request.cached_tokens = event.job.cached_tokens
+            if request.starts:
+                if event.kind == "end":
+                    self._start_read(request, event.at)
+            elif event.kind == "first":
+                request.first_at = event.at
                 self._place(self._policy.first_token(request, event.at), event.at)
-            elif event.kind == "end":
-                self._end(self._by_job.pop(event.job), event.at)
+            else:
+                self._end(request, event.at)
         self._wake(replica)
+
+    def _start_read(self, request: Request, now: float) -> None:
+        request.starts = request.starts[1:]
+        cached_tokens = request.cached_tokens if self._reports_cached else None
+        self._policy.start_read(request, now, cached_tokens=cached_tokens)
+        self._push(now, "go", request.number)
 
     def _wake(self, replica: int) -> None:
         at = self._servers[replica].next_at

@@ -65,6 +65,8 @@ class Request:
     """The longest prefix that its prompt shares with any earlier one."""
     placed_at: float | None = None
     replica: int | None = None
+    starts: Sequence[int] = ()
+    """Blocks of the starts of the prompt that are to be read before it, set by a policy that slices."""
     first_at: float | None = None
     ended_at: float | None = None
     cached_tokens: int | None = None
@@ -83,6 +85,9 @@ class Policy(Protocol):
 
     def arrive(self, request: Request, now: float) -> int | None:
         """A request has come: the index of its replica, or None to hold it."""
+
+    def start_read(self, request: Request, now: float, *, cached_tokens: int | None) -> None:
+        """The engine has read a start of its prompt."""
 
     def first_token(self, request: Request, now: float) -> Placements:
         """The engine has read its prompt."""
@@ -116,6 +121,9 @@ class Baseline:
         replica = self._choose(request, now)
         self.in_flight[replica] += 1
         return replica
+
+    def start_read(self, request: Request, now: float, *, cached_tokens: int | None) -> None:
+        """Never: baselines slice nothing."""
 
     def first_token(self, request: Request, now: float) -> Placements:  # noqa: ARG002
         """Its prompt has been read."""

@@ -66,11 +66,23 @@ class Production:
             body_bytes=chain.size_bytes,
             stream=True,
             fingerprint=Fingerprint(chain, chain),
+            # Where messages end, nobody says here: it may be cut at any block.
+            cuts=ends[:-1],
         )
         visit = self._router.arrive(arrival, now)
         self._visits[request], self._requests[visit] = visit, request
-        lease = self._router.place(visit, now)
-        return None if lease is None else int(lease.replica.name)
+        return None if self._router.place(visit, now) is None else self._go(visit)
+
+    def _go(self, visit: Visit) -> int:
+        """It goes: the index of its replica."""
+        request, lease = self._requests[visit], visit.lease
+        assert lease is not None
+        request.starts = [start.cut + 1 for start in lease.starts]
+        return int(lease.replica.name)
+
+    def start_read(self, request: Request, now: float, *, cached_tokens: int | None) -> None:
+        """A start of its prompt has been read."""
+        self._router.start_read(self._visits[request], now, Usage(cached_tokens=cached_tokens))
 
     def first_token(self, request: Request, now: float) -> Placements:
         """Its prompt has been read."""
@@ -91,7 +103,7 @@ class Production:
 
     def _admit(self, now: float, *, quick: bool = False) -> Placements:
         entered = self._router.admit(now, quick=quick)
-        return [(self._requests[visit], int(visit.tried[-1])) for visit in entered]
+        return [(self._requests[visit], self._go(visit)) for visit in entered]
 
 
 def without_facts(facts: list[ReplicaFacts], seed: int) -> Production:
@@ -118,6 +130,7 @@ def _shipped(facts: list[ReplicaFacts], seed: int) -> Production:
 
 POLICIES: dict[str, Factory] = {
     "ramjet": _shipped,
+    "ramjet-slices": _with("Ramjet that sends long cold reads in slices of 3 s", slice_s=3.0),
     "ramjet-no-admission": _with("Ramjet that places everything at once", terms=Terms(mode="off")),
     "ramjet-no-crowding": _with("Ramjet that does not price what it pushes out", costs=_but("crowding")),
     "ramjet-no-leave": _with("Ramjet whose conversations leave for any gain", costs=_but("leave")),
