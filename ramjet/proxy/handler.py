@@ -36,6 +36,7 @@ from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
 log = structlog.get_logger()
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_SECONDS = re.compile(r"[0-9]{1,9}\Z")
 _BUSY = frozenset({429, 503})
 _MOST_ERROR_BYTES = 64 << 10
 _MODELS_TIMEOUT_S = 5.0
@@ -332,7 +333,7 @@ class Handler:
         exchange.outcome = _by_status(kept.status)
         if exchange.opened is not None:
             after = kept.headers.get("retry-after", "")
-            retry_after_s = int(after) if after.isascii() and after.isdigit() else None
+            retry_after_s = int(after) if _SECONDS.match(after) else None
             return await exchange.tell(kept.status, errors.error_in(kept.status, kept.body), retry_after_s)
         await exchange.start(_response(kept.status, kept.reason, kept.headers, kept.replica, kept.why))
         await exchange.write(kept.body)

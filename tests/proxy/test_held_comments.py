@@ -304,16 +304,23 @@ async def test_an_engines_error_is_told_as_an_event(
         assert (record.outcome, record.status, record.replica) == (outcome, status, "a")
 
 
-async def test_a_busy_engines_retry_after_is_passed_on() -> None:
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [("7", b"retry: 7000\n"), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("9" * 5_000, None)],
+    ids=["seconds", "date", "nonsense"],
+)
+async def test_a_busy_engines_retry_after_is_passed_on(after: str, told: bytes | None) -> None:
     """
-    In seconds there, in milliseconds here; a date is left out.
+    In seconds there, in milliseconds here; what is no number of seconds is left out.
     """
-    async with holding(failing(429, b"{}", retry_after="7")) as scene, asyncio.TaskGroup() as tasks:
+    async with holding(failing(429, b"{}", retry_after=after)) as scene, asyncio.TaskGroup() as tasks:
         tasks.create_task(scene.comes_and_goes())
         async with scene.stream() as got:
             content = await got.aread()
 
-        assert b"\nretry: 7000\n" in content
+        assert (b"retry: " in content) == (told is not None)
+        assert told is None or b"\n" + told in content
+        assert content.endswith(b"data: [DONE]\n\n")
 
 
 async def whole(connection: Connection, _seen: Seen) -> None:
