@@ -94,6 +94,7 @@ def options_of(settings: Settings, replicas: Iterable[ReplicaSettings], seed: in
         body_gap_s=limits.body_gap_s,
         first_byte_s=limits.first_byte_s,
         gap_s=limits.gap_s,
+        comment_every_s=settings.routing.admission.comment_every_s,
         allow_engine_admin=settings.allow_engine_admin,
         ask_usage=frozenset(each.name for each in replicas if each.ask_usage),
         client_keys=frozenset(key.get_secret_value() for key in settings.client_keys),

@@ -102,23 +102,36 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
 @click.option(
     "--speed", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Times as fast as the seed's."
 )
+@click.option(
+    "--compare-admission",
+    "compare",
+    is_flag=True,
+    help="Let the same agents work with admission off and on, print both sides, and end; takes two minutes.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --compare-admission: print its figures as JSON.")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8000", show_default=True)
 @click.option("--admin", metavar="HOST:PORT", default="127.0.0.1:9090", show_default=True)
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="console", show_default=True)
-def demo_command(*, traffic: bool, count: int, speed: float, **options: Any) -> None:
+def demo_command(*, traffic: bool, compare: bool, as_json: bool, count: int, speed: float, **options: Any) -> None:
     """Run simulated replicas and Ramjet in front of them; Ctrl-C ends it.
 
     \b
     Examples:
       ramjet demo
       ramjet demo --traffic --speed 5
+      ramjet demo --compare-admission
     """
-    from ramjet.demo.run import demo  # noqa: PLC0415 - the demo's parts are not needed to serve
+    from ramjet.demo import run  # noqa: PLC0415 - the demo's parts are not needed to serve
 
+    if as_json and not compare:
+        raise click.UsageError("--json prints what --compare-admission measures; give both")
     settings = _load(None, _overrides(**options))
-    logs.configure(settings.log.format, "warning" if traffic else "info")
+    logs.configure(settings.log.format, "warning" if traffic or compare else "info")
     try:
-        uvloop.run(demo(settings, count=count, speed=speed, traffic=traffic))
+        if compare:
+            uvloop.run(run.compare_admission(settings, count=count, speed=speed, as_json=as_json))
+        else:
+            uvloop.run(run.demo(settings, count=count, speed=speed, traffic=traffic))
     except CannotStart as error:
         raise click.ClickException(str(error)) from None
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -141,6 +141,9 @@ class AdmissionSettings(_Part):
         default=100.0, description="s of waiting from which those who wait go first, whatever it costs the others"
     )
     max_hold_s: Seconds = Field(default=600.0, description="s that a request is held at most; beyond it 429")
+    comment_every_s: Seconds | None = Field(
+        default=None, description="s between comments in a held stream, whose status is then 200; null = none are sent"
+    )
 
 
 class RoutingSettings(_Part):

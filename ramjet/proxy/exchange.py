@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
@@ -17,6 +18,8 @@ from ramjet.proxy.errors import Refusal
 
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER, on and for no time: closing resets the connection."""
+_HELD = b": held\n\n"
+"""A comment of an event stream, which no client takes for an event."""
 
 
 class ClientLeft(Exception):
@@ -24,8 +27,8 @@ class ClientLeft(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class BusyAnswer:
-    """A replica's own "busy", kept to be passed on when no other can serve either."""
+class KeptAnswer:
+    """A replica's own error, kept to be passed on: a "busy" until it is known whether another replica can serve."""
 
     status: int
     reason: str | None
@@ -48,10 +51,13 @@ class Exchange:
     """None until it has been read."""
     prompt: Prompt | None = None
     visit: Visit | None = None
-    busy: BusyAnswer | None = None
+    busy: KeptAnswer | None = None
     observer: Observer = field(default_factory=PlainObserver)
+    opened: web.StreamResponse | None = None
+    """The event stream that was opened while the request was held: the head is out, and comments may be, but nothing of
+    an answer, so any replica may still give it."""
     response: web.StreamResponse | None = None
-    """Set from the moment on that the client has been sent a byte."""
+    """Set from the moment on that the client has been sent a byte of an answer."""
     writing: bool = False
     """Whether it is the client that is waited for, and not the replica."""
     outcome: str = "internal_error"
@@ -59,13 +65,41 @@ class Exchange:
     last_answer: bool = False
     """Ramjet is stopping: the connection is closed after this answer."""
 
+    @property
+    def asks_for_stream(self) -> bool:
+        """Whether a good answer will be an event stream: on each endpoint that has a prompt, if the client says so."""
+        return self.request.method == "POST" and self.prompt is not None and self.prompt.stream
+
+    async def comment(self) -> None:
+        """Say that the request is held, in the event stream that its answer will be; the first time opens that.
+
+        Raises:
+            ClientLeft: there is nobody to say it to.
+        """
+        if self.opened is None:
+            self.opened = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await self._send_head(self.opened)
+        transport = self.request.transport
+        # A client that has not taken what was sent gets no more: to wait for it would be to miss that it is let in.
+        if transport is not None and not transport.get_write_buffer_size():
+            await self._send(self.opened, _HELD)
+
     async def start(self, response: web.StreamResponse) -> None:
-        """Send the head; from now on the client has seen a byte.
+        """Send the head; from now on the client has seen a byte of the answer.
+
+        Where a stream was opened, its head stands, and the answer must be one that goes on after it.
 
         Raises:
             ClientLeft: there is nobody to send it to.
         """
-        self.response, self.status = response, response.status
+        self.status = response.status
+        if self.opened is not None:
+            self.response = self.opened
+        else:
+            self.response = response
+            await self._send_head(response)
+
+    async def _send_head(self, response: web.StreamResponse) -> None:
         response.headers[headers.REQUEST_ID] = self.request_id
         if response.headers.get("content-type", "").startswith("text/event-stream"):
             # Other proxies on the way buffer unless told not to.
@@ -86,11 +120,14 @@ class Exchange:
         """
         if data and self.response is not None:
             self.writing = True
-            try:
-                await self.response.write(data)
-            except ConnectionError:
-                raise ClientLeft from None
+            await self._send(self.response, data)
             self.writing = False
+
+    async def _send(self, response: web.StreamResponse, data: bytes) -> None:
+        try:
+            await response.write(data)
+        except ConnectionError:
+            raise ClientLeft from None
 
     async def end(self) -> web.StreamResponse:
         """Complete the answer.
@@ -122,7 +159,14 @@ class Exchange:
         return self.response
 
     async def refuse(self, refusal: Refusal, message: str, retry_after_s: int | None = None) -> web.StreamResponse:
-        """Answer in Ramjet's own name."""
+        """Answer in Ramjet's own name.
+
+        Raises:
+            ClientLeft: there is nobody to answer.
+        """
+        self.outcome = refusal.outcome
+        if self.opened is not None:
+            return await self.tell(refusal.status, errors.error_of(refusal, message), retry_after_s)
         response = web.Response(
             status=refusal.status,
             body=errors.error_body(refusal, message),
@@ -135,6 +179,20 @@ class Exchange:
         if self.body is None:
             # What is left of the body would be taken for the next request.
             response.force_close()
-        self.outcome = refusal.outcome
         await self.start(response)
+        return await self.end()
+
+    async def tell(self, status: int, error: dict[str, Any], retry_after_s: int | None = None) -> web.StreamResponse:
+        """End the stream that was opened with an error event, for its status can no longer say it.
+
+        Args:
+            status: what it would have been.
+            error: an error object of OpenAI's.
+            retry_after_s: in how many seconds it may be worth coming back.
+
+        Raises:
+            ClientLeft: there is nobody to tell.
+        """
+        self.response, self.status = self.opened, status
+        await self.write(errors.error_event(self.endpoint, error, retry_after_s))
         return await self.end()

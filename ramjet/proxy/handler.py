@@ -28,7 +28,7 @@ from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserve
 from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.proxy import errors, headers
 from ramjet.proxy.door import Door, Refused
-from ramjet.proxy.exchange import BusyAnswer, ClientLeft, Exchange
+from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer
 from ramjet.proxy.models import merged_models
 from ramjet.proxy.options import Options
 from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
@@ -36,8 +36,9 @@ from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
 log = structlog.get_logger()
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_SECONDS = re.compile(r"[0-9]{1,9}\Z")
 _BUSY = frozenset({429, 503})
-_MOST_BUSY_BYTES = 64 << 10
+_MOST_ERROR_BYTES = 64 << 10
 _MODELS_TIMEOUT_S = 5.0
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
@@ -93,7 +94,7 @@ class Handler:
             exchange.outcome = "shutdown" if self.stopping else "client_disconnect"
             if isinstance(left, asyncio.CancelledError):
                 raise
-            return exchange.response or web.Response(status=499)
+            return exchange.response or exchange.opened or web.Response(status=499)
         except Exception as error:  # noqa: BLE001 - a fault of ours costs this request and no other
             # Its message may quote the request, so the log gets only what it was and where.
             where = "".join(traceback.format_tb(error.__traceback__)[-4:])
@@ -128,7 +129,7 @@ class Handler:
     async def _route(self, exchange: Exchange, visit: Visit) -> web.StreamResponse:
         """Try the replica that is chosen, and once another where that is of use."""
         refusal, message = errors.NO_REPLICA, "no replica can serve this request now; try again"
-        while lease := self._router.place(visit, time.monotonic()) or await self._held(visit):
+        while lease := self._router.place(visit, time.monotonic()) or await self._held(exchange, visit):
             try:
                 return await self._attempt(exchange, visit, lease)
             except ReplicaFailed as failed:
@@ -145,14 +146,16 @@ class Handler:
             return await self._pass_on(exchange, exchange.busy)
         return await exchange.refuse(refusal, message, self._retry_after_s() if refusal is errors.NO_REPLICA else None)
 
-    async def _held(self, visit: Visit) -> Lease | None:
+    async def _held(self, exchange: Exchange, visit: Visit) -> Lease | None:
         """Wait until the router lets a held request in; None for one that it does not hold, or held for too long."""
         if visit.held_since is None:
             return None
         waiting = self._waiting[visit] = asyncio.get_running_loop().create_future()
+        every_s = self._options.comment_every_s if exchange.asks_for_stream else None
         try:
             async with asyncio.timeout(self._router.policy.terms.max_hold_s):
-                await waiting
+                while not (await asyncio.wait([waiting], timeout=every_s))[0]:
+                    await exchange.comment()
         except TimeoutError:
             visit.gave_up = self._router.give_up(visit, time.monotonic())
             return visit.lease  # it may have been let in at the last moment
@@ -273,6 +276,8 @@ class Handler:
         untouched: bool,
     ) -> web.StreamResponse:
         """Pass the answer on as it comes. The head waits for the first bytes: until then another replica may answer."""
+        if exchange.opened is not None and not _is_plain_stream(answer):
+            return await self._tell(exchange, lease, answer)
         gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
         data = await answer.content.readany()
         limit.reschedule(loop.time() + gap_s)
@@ -295,25 +300,43 @@ class Handler:
         exchange.outcome = "stream_error_event" if observer.error else _by_status(answer.status)
         return await exchange.end()
 
+    async def _tell(self, exchange: Exchange, lease: Lease, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Tell the client of an answer that cannot go on where a stream was opened while it was held."""
+        if answer.status >= 400:
+            return await self._pass_on(exchange, await self._keep(lease, answer))
+        lease.replica.answered(time.monotonic())
+        message = (
+            f"replica {lease.replica.name} did not answer with a plain event stream, as one was held and had begun"
+        )
+        return await exchange.refuse(errors.NO_STREAM, message)
+
     async def _keep_busy(self, exchange: Exchange, lease: Lease, answer: aiohttp.ClientResponse) -> None:
         """Keep a replica's "busy" for the client, in case no other replica can serve either.
 
         Raises:
             ReplicaFailed: always; the replica is up, and not to blame.
         """
-        body = await read_at_most(answer, _MOST_BUSY_BYTES)
+        exchange.busy = await self._keep(lease, answer)
+        raise ReplicaFailed(Failure.BUSY, f"status {answer.status}")
+
+    async def _keep(self, lease: Lease, answer: aiohttp.ClientResponse) -> KeptAnswer:
+        """Read an error answer, or its beginning where it is long."""
+        body = await read_at_most(answer, _MOST_ERROR_BYTES)
         lease.replica.answered(time.monotonic())
         kept = headers.to_client(answer.headers, keep_length=False)
-        exchange.busy = BusyAnswer(answer.status, answer.reason, kept, body, lease.replica.name, lease.reason)
-        raise ReplicaFailed(Failure.BUSY, f"status {answer.status}")
+        return KeptAnswer(answer.status, answer.reason, kept, body, lease.replica.name, lease.reason)
 
     # -- answers of Ramjet's own --------------------------------------------------------------------------------------
 
-    async def _pass_on(self, exchange: Exchange, busy: BusyAnswer) -> web.StreamResponse:
+    async def _pass_on(self, exchange: Exchange, kept: KeptAnswer) -> web.StreamResponse:
         """Give the client the replica's own words, its Retry-After among them."""
-        await exchange.start(_response(busy.status, busy.reason, busy.headers, busy.replica, busy.why))
-        await exchange.write(busy.body)
-        exchange.outcome = _by_status(busy.status)
+        exchange.outcome = _by_status(kept.status)
+        if exchange.opened is not None:
+            after = kept.headers.get("retry-after", "")
+            retry_after_s = int(after) if _SECONDS.match(after) else None
+            return await exchange.tell(kept.status, errors.error_in(kept.status, kept.body), retry_after_s)
+        await exchange.start(_response(kept.status, kept.reason, kept.headers, kept.replica, kept.why))
+        await exchange.write(kept.body)
         return await exchange.end()
 
     async def _models(self, exchange: Exchange) -> web.StreamResponse:
@@ -390,13 +413,24 @@ def _path_of(request: web.Request) -> str:
 
 
 def _observer(answer: aiohttp.ClientResponse, *, watch: bool, hide_usage: bool) -> Observer:
-    kind = answer.headers.get("content-type", "")
-    is_plain = answer.headers.get("content-encoding", "identity") == "identity"
+    kind, is_plain = _kind(answer), _is_plain(answer)
     if answer.status != 200 or not is_plain or not (watch or kind.startswith("text/event-stream")):
         return PlainObserver()
     if kind.startswith("text/event-stream"):
         return SseObserver(hide_usage=hide_usage)
     return JsonObserver() if "json" in kind else PlainObserver()
+
+
+def _is_plain_stream(answer: aiohttp.ClientResponse) -> bool:
+    return answer.status == 200 and _is_plain(answer) and _kind(answer).startswith("text/event-stream")
+
+
+def _kind(answer: aiohttp.ClientResponse) -> str:
+    return answer.headers.get("content-type", "")
+
+
+def _is_plain(answer: aiohttp.ClientResponse) -> bool:
+    return answer.headers.get("content-encoding", "identity") == "identity"
 
 
 def _check_head(answer: aiohttp.ClientResponse) -> None:

@@ -19,6 +19,8 @@ class Options:
     body_gap_s: float = 30.0
     first_byte_s: float = 1_800.0
     gap_s: float = 300.0
+    comment_every_s: float | None = None
+    """Between comments in the streams of those who are held; None for no comments."""
     allow_engine_admin: bool = False
     ask_usage: frozenset[str] = frozenset()
     """Replicas that may be asked for usage on streams."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,16 +11,8 @@ import httpx
 import openai
 import pytest
 
+from tests.proxy.support import CHAT, body, held, until
 from tests.rig import Front, QuickEngine, quick_engine, ramjet
-
-CHAT = "/v1/chat/completions"
-COLD_TOKENS = 20_000
-"""3.3 s of reading by the formula: a cold read."""
-
-
-def body(name: str, tokens: int = COLD_TOKENS, **more: Any) -> dict[str, Any]:
-    text = random.Random(name).randbytes(2 * tokens).hex()  # four characters a token
-    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
 @contextlib.asynccontextmanager
@@ -36,16 +27,6 @@ async def one_replica(**admission: Any) -> AsyncIterator[tuple[Front, QuickEngin
         engine.answer_when = when
         yield front, engine, answer
         answer.set()
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-def held(front: Front) -> int:
-    return len(front.router.admission)
 
 
 async def test_a_second_cold_read_waits_in_ramjet_and_enters_when_the_first_is_done() -> None:
