@@ -47,6 +47,7 @@ def policy_of(settings: Settings) -> Policy:
         affinity=routing.affinity.enabled,
         reading=reading,
         terms=Terms(mode=admission.mode, patience_s=admission.patience_s, max_hold_s=admission.max_hold_s),
+        slice_s=routing.slices.seconds if routing.slices.enabled else None,
         long_tokens=routing.spread_long.tokens,
         living_s=routing.living_s,
         horizon_s=settings.beliefs.horizon_s,

@@ -146,6 +146,13 @@ class AdmissionSettings(_Part):
     )
 
 
+class SliceSettings(_Part):
+    """Have a long prompt read in slices, so that short turns slip in between. Experimental."""
+
+    enabled: bool = Field(default=False, description="on: each slice is a request of its own that asks for one token")
+    seconds: Seconds = Field(default=3.0, description="s of reading that one slice adds")
+
+
 class RoutingSettings(_Part):
     """What decides where a request goes. Costs are in seconds of waiting."""
 
@@ -153,6 +160,7 @@ class RoutingSettings(_Part):
     long_prompt: LongPromptSettings = LongPromptSettings()
     spread_long: SpreadLongSettings = SpreadLongSettings()
     admission: AdmissionSettings = AdmissionSettings()
+    slices: SliceSettings = SliceSettings()
     prefill: PrefillSettings = PrefillSettings()
     request_s: Annotated[float, Field(ge=0)] = Field(
         default=0.1, description="s that a request in flight costs the next one, beside its reading"

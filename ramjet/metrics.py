@@ -93,6 +93,9 @@ class Metrics:
             ["replica"],
             registry=own,
         )
+        self.slices = Counter(
+            "ramjet_slices", "Starts of long prompts that were read ahead of them.", ["replica"], registry=own
+        )
         self.held = Gauge("ramjet_held", "Requests waiting in Ramjet because no replica has room.", registry=own)
         self.held_s = Histogram(
             "ramjet_held_seconds",
@@ -114,7 +117,7 @@ class Metrics:
         self._by_replica = (
             self.requests, self.ttft, self.duration, self.decisions, self.prompt_tokens, self.cached_tokens,
             self.matched_tokens, self.completion_tokens, self.usage_unknown, self.in_flight, self.resident, self.up,
-            self.confined,
+            self.confined, self.slices,
         )  # fmt: skip
         for name in replicas:
             self._prepare(name)
@@ -151,6 +154,7 @@ class Metrics:
         if replica is NO_REPLICA or record.probe:
             return
         self.decisions.labels(replica, record.reason).inc()
+        self.slices.labels(replica).inc(record.slices)
         if record.confined_tokens:
             self.confined.labels(replica).inc()
         self.duration.labels(replica, record.endpoint).observe(record.duration_s)
@@ -190,6 +194,7 @@ class Metrics:
         for family in (
             self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
             self.in_flight, self.resident, self.up, self.confined,
+            self.slices,
         ):  # fmt: skip
             family.labels(replica)
 

@@ -43,11 +43,11 @@ class Terms:
     """Of a replica's time, what may go into reading again what entries push out..."""
     most_share: float = 0.8
     """...and the most that becomes of it when somebody has waited past the patience."""
-    most_allowance_s: float = 60.0
+    most_allowance_s: float = 20.0
     first_allowance_s: float = 20.0
     most_looks: int = 128
     """Held requests, oldest first, that are looked at each time: looking takes time too."""
-    reserve_after_s: float = 30.0
+    reserve_after_s: float = 60.0
     """Who has waited for so long reserves one replica's allowance, and may have it drained."""
     home_gain_s: float = 2.0
     """A warm home that is only full is waited for if it is cheaper by so much."""

@@ -261,9 +261,7 @@ def _render_part(part: object, *, system: bool) -> Piece:
     return _json_piece(_rendered(part))
 
 
-def _text_piece(
-    text: str, tail: bytes, *, system: bool, ends_head: bool = False, ends_turn: bool = False
-) -> Piece:
+def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False, ends_turn: bool = False) -> Piece:
     data = text.encode() + tail
     stable = without_volatile_lines(text) if system else None
     identity = None if stable is None else stable.encode() + tail

@@ -175,14 +175,14 @@ class Router:
         visit.held_s, visit.held_since = now - visit.held_since, None
         return True
 
-    def start_read(self, visit: Visit, now: float, usage: Usage) -> None:
+    def start_read(self, visit: Visit, now: float, usage: Usage | None) -> None:
         """A start of the prompt has been read, and the next is sent: another start, or the prompt itself."""
         lease = visit.lease
         assert lease is not None
         done = lease.starts.popleft()
         visit.slices += 1
         if visit.found is None:
-            visit.found = usage
+            visit.found = usage or Usage()
         self._go_on(visit, lease, done.tokens, now)
 
     def send_whole(self, visit: Visit, now: float) -> None:

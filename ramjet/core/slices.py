@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -70,7 +71,7 @@ def starts(
     first = bisect_right(cuts, at)
     while first < len(cuts) and read_s(at, length) > 1.5 * slice_s:
         # The last cut within the slice; where a single turn is longer than that, the one after it.
-        last = bisect_right(cuts, slice_s, lo=first, key=lambda end, start=at: read_s(start, end)) - 1
+        last = bisect_right(cuts, slice_s, lo=first, key=partial(read_s, at)) - 1
         number = max(first, last)
         if cuts[number] >= length:
             break

@@ -23,6 +23,7 @@ from ramjet.core.prompt import Prompt, Unreadable, endpoint_of, read
 from ramjet.core.record import Record
 from ramjet.core.retry import Failure, may_retry
 from ramjet.core.router import Router
+from ramjet.core.slices import body_of, cuts
 from ramjet.core.splice import ask_for_usage
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
 from ramjet.core.visit import Arrival, Lease, Visit
@@ -39,6 +40,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SECONDS = re.compile(r"[0-9]{1,9}\Z")
 _BUSY = frozenset({429, 503})
 _MOST_ERROR_BYTES = 64 << 10
+_MOST_START_BYTES = 1 << 20
+"""An answer of one token is shorter, whatever an engine adds."""
 _MODELS_TIMEOUT_S = 5.0
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
@@ -220,6 +223,9 @@ class Handler:
             model=prompt.model[:_MOST_NAME] if prompt is not None and prompt.model is not None else None,
             fingerprint=known,
             probe=headers.PROBE in request.headers,
+            cuts=cuts(prompt, exchange.endpoint)
+            if prompt is not None and self._router.policy.slice_s is not None
+            else (),
         )
 
     def _look(self, body: bytes, endpoint: str) -> tuple[Prompt, Fingerprint]:
@@ -241,20 +247,19 @@ class Handler:
         head = self._head(request, exchange.request_id, replica.name, plain=prompt is not None)
         limit = asyncio.timeout(options.first_byte_s)
         try:
-            async with (
-                limit,
-                self._upstream.send(
+            async with limit:
+                await self._read_starts(exchange, visit, lease, limit)
+                async with self._upstream.send(
                     request.method,
                     replica.url + _path_of(request),
                     head,
                     (spliced or body) if request.body_exists or body else None,
-                ) as answer,
-            ):
-                _check_head(answer)
-                if answer.status in _BUSY:
-                    await self._keep_busy(exchange, lease, answer)
-                exchange.observer = _observer(answer, watch=prompt is not None, hide_usage=spliced is not None)
-                return await self._relay(exchange, visit, lease, answer, limit, untouched=spliced is None)
+                ) as answer:
+                    _check_head(answer)
+                    if answer.status in _BUSY:
+                        await self._keep_busy(exchange, lease, answer)
+                    exchange.observer = _observer(answer, watch=prompt is not None, hide_usage=spliced is not None)
+                    return await self._relay(exchange, visit, lease, answer, limit, untouched=spliced is None)
         except TimeoutError:
             if exchange.response is None:
                 silence = f"no byte in limits.first_byte_s = {options.first_byte_s:g} s"
@@ -264,6 +269,37 @@ class Handler:
             if exchange.response is None:
                 raise ReplicaFailed(Failure.RESET, type(error).__name__) from error
             return exchange.cut("upstream_reset")
+
+    async def _read_starts(self, exchange: Exchange, visit: Visit, lease: Lease, limit: asyncio.Timeout) -> None:
+        """Have the starts of a long prompt read, one after another: between two of them, others get their turn.
+
+        Raises:
+            ReplicaFailed: the replica is busy, or what it said is no answer.
+        """
+        request, body, loop = exchange.request, exchange.body or b"", asyncio.get_running_loop()
+        while lease.starts:
+            name = f"{exchange.request_id}-{visit.slices + 1}"
+            head = self._head(request, name, lease.replica.name, plain=True)
+            start = await loop.run_in_executor(self._reader, body_of, body, exchange.endpoint, lease.starts[0].cut)
+            async with self._upstream.send("POST", lease.replica.url + _path_of(request), head, start) as answer:
+                _check_head(answer)
+                if answer.status in _BUSY:
+                    await self._keep_busy(exchange, lease, answer)
+                observer = _observer(answer, watch=True, hide_usage=False)
+                observer.feed(await read_at_most(answer, _MOST_START_BYTES), time.monotonic())
+                observer.close()
+            limit.reschedule(loop.time() + self._options.first_byte_s)
+            now = time.monotonic()
+            if answer.status != 200:
+                # It will say so of the request itself, or take that whole.
+                lease.replica.answered(now)
+                log.info(
+                    "slice_refused", request_id=exchange.request_id, replica=lease.replica.name, status=answer.status
+                )
+                self._router.send_whole(visit, now)
+                return
+            lease.replica.delivered(now)
+            self._router.start_read(visit, now, observer.usage)
 
     async def _relay(
         self,
