@@ -185,8 +185,8 @@ class Conversations:
     def _compacted(self, blocks: Blocks, preamble: int | None, hint: Hint | None) -> Conversation | None:
         """The conversation that a prompt looks like after compaction.
 
-        It is the only one alive with this hint, tools and system prompt; it is quiet; and of what it had beyond its
-        opening, the prompt has less. All else has another explanation: a child, a side call, another chat.
+        It is the only one alive with this hint, tools and system prompt; it is quiet; it had more than its opening, and
+        more than twice as much as the prompt. All else has another explanation: a child, a side call, another chat.
         """
         if hint is None or preamble is None or not hint.names_session:
             return None
@@ -194,7 +194,7 @@ class Conversations:
         if len(alike) != 1:
             return None
         (only,) = alike
-        return only if not only.running and only.depth > max(only.opening, len(blocks)) else None
+        return only if not only.running and only.depth > max(only.opening, 2 * len(blocks)) else None
 
     def sharing(self, blocks: Blocks, sighting: Sighting) -> list[tuple[int, int]]:
         """Where the number of living conversations that share the prompt changes: (end in tokens, conversations).

@@ -195,7 +195,7 @@ def test_a_hint_that_is_made_up_for_each_request_changes_nothing() -> None:
 
 def compacted(known: Conversations, hint: Hint | None = ONE) -> tuple[Conversation, Conversation]:
     """A conversation of three turns, and whoever a summary of it is taken for."""
-    for words in ("sq", "sqaw", "sqawbv"):
+    for words in ("sq", "sqaw", "sqawbv"):  # of six words
         before = turn(known, words, hint, at="b")
     return before, turn(known, "sZ", hint, at="b")
 
@@ -289,7 +289,7 @@ def test_the_prefix_comes_before_compaction() -> None:
         ("sZ", TWO, "another name"),
         ("sZ", hashed(("x-session-affinity", "one"), 1), "another kind of name"),
         ("sZ", None, "no name"),
-        ("sZxyzuvw", ONE, "more than there was"),
+        ("sZx", ONE, "half of what there was"),
     ],
 )
 def test_what_is_no_compaction(words: str, hint: Hint | None, why: str) -> None:
@@ -346,6 +346,20 @@ def test_one_shots_are_not_each_others_summaries() -> None:
 
     assert [each.turn for each in titles] == [1, 1, 1]
     assert known.living == 3
+
+
+def test_a_second_child_of_a_kind_is_no_summary_of_the_first() -> None:
+    """
+    It begins with about as much as the first has after a turn or two.
+    """
+    known = Conversations()
+    for words in ("sqqq", "sqqqaw", "sqqqawb"):
+        running = begin(known, words, ONE, head=4)
+        known.finish(running, 0)
+
+    second = begin(known, "sppp", ONE, head=4).conversation
+
+    assert (running.conversation.turn, second.turn, known.living) == (3, 1, 2)
 
 
 def test_of_two_with_the_same_name_and_system_prompt_none_is_compacted() -> None:
@@ -458,7 +472,7 @@ def test_the_last_but_one_of_a_row_of_summaries_may_come_back() -> None:
     """
     known = Conversations()
     main, second = compacted(known)
-    turn(known, "sZcu", ONE)
+    turn(known, "sZcudt", ONE)
     third = turn(known, "sY", ONE)
     assert third.id == second.id == main.id
 

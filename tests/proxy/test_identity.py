@@ -94,7 +94,7 @@ async def test_claude_code_with_children_a_title_and_compaction(says_child: bool
         name, number = await main.turn()
         assert number == 1
         titled = await title.turn()
-        assert await main.turn(assistant("I look. " * 50), user("found " * 200)) == (name, 2)
+        assert await main.turn(assistant("I look. " * 50), user("found " * 20_000)) == (name, 2)
 
         children = [agent(CHILD, f"Look into {each}. " * 50, child=each) for each in ("src", "tests")]
         first = [await child.turn() for child in children]
@@ -146,7 +146,7 @@ async def test_codex_with_a_child_and_compaction(headers: bool) -> None:
         child = agent(CHILD, "child", *context, user("Look into src. " * 50))
         child_name, number = await child.turn()
         assert (child_name != name, number) == (True, 1)
-        assert await main.turn(assistant("I look. " * 50), user("found " * 200)) == (name, 2)
+        assert await main.turn(assistant("I look. " * 50), user("found " * 20_000)) == (name, 2)
         assert await child.turn(assistant("Grep. " * 50), user("hit " * 300)) == (child_name, 2)
         assert await main.turn(assistant("Done. " * 50), user("Summarize for who comes next. " * 20)) == (name, 3)
 
