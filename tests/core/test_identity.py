@@ -62,13 +62,11 @@ def fail(known: Conversations, words: Sequence[str], hint: Hint | None = None, n
 
 def check(known: Conversations) -> None:
     """What is indexed is what the living have, they hold their paths and nobody else does, and are counted at home."""
-    hinted = [each for each in known if each.hint is not None and each.tail is not None]
-    ends = {(each.hint, each.tail) for each in hinted}
-    assert set(known._ends) == ends
-    assert all(known._ends[each.hint, each.tail] in hinted for each in hinted if each.hint and each.tail)
-    named = Counter((each.hint, each.preamble) for each in hinted)
-    assert {name: len(each) for name, each in known._named.items()} == named
-    assert {each for alike in known._named.values() for each in alike} == set(hinted)
+    hinted: dict[object, set[Conversation]] = {}
+    for each in known:
+        for key in (each.tail, each.preamble) if each.hint is not None and each.tail is not None else ():
+            hinted.setdefault((each.hint, key), set()).add(each)
+    assert {key: set(alike) for key, alike in known._hinted.items()} == hinted
     assert +known.living_at == Counter(each.home for each in known if each.home is not None)
     holders = Counter(node for each in known if each.holding and each.tail is not None for node in each.tail.path())
     assert all(node.holders == holders[node] for node in known.history._order)
@@ -577,8 +575,7 @@ class Traffic(RuleBasedStateMachine):
             self.end(0, fails=False)
         self.known.expire(self.now + 1_000)
         assert not list(self.known)
-        assert not self.known._ends
-        assert not self.known._named
+        assert not self.known._hinted
         assert not any(node.holders for node in self.known.history._order)
 
 
