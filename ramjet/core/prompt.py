@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ramjet.core import hints
 from ramjet.core.volatile import without_volatile_lines
 
 MEDIA_SIZE = 4_096
@@ -42,7 +43,8 @@ class Piece(NamedTuple):
 
     `size` is its length in bytes of text (an image counts `MEDIA_SIZE`). `identity` is what of it tells conversations
     apart, where that is not the same (None = it is): volatile lines are left out. `ends_message` marks the end of a
-    message, `ends_head` the end of the first user message, up to which conversations with the same opening are alike.
+    message, `opens_head` and `ends_head` the start and the end of the first user message: before it are tools and system,
+    and up to its end conversations with the same opening are alike.
     """
 
     data: bytes
@@ -50,6 +52,7 @@ class Piece(NamedTuple):
     identity: bytes | None = None
     ends_message: bool = False
     ends_head: bool = False
+    opens_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Prompt:
     namespace: bytes
     """Model, adapter and cache salt: the same text in another namespace shares nothing."""
     pieces: tuple[Piece, ...]
+    said: hints.Said | None = None
+    """What the client says of whose it is; None when it says nothing."""
 
     @property
     def size_bytes(self) -> int:
@@ -98,6 +103,7 @@ def read(body: bytes | bytearray, endpoint: str) -> Prompt:
         stream_options=fields.get("stream_options", msgspec.UNSET),
         namespace=_canonical([fields.get(name) for name in ("model", "lora_path", "cache_salt", "extra_key")]),
         pieces=tuple(render(fields)),
+        said=hints.in_body(fields),
     )
 
 
@@ -216,7 +222,7 @@ def _render_message(role: str, message: Mapping[str, Any], *, ends_head: bool = 
         yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head)
         return
     opening = f"{role}\0".encode()
-    yield Piece(opening, len(opening))
+    yield Piece(opening, len(opening), opens_head=ends_head)
     if isinstance(content, list):
         for part in content:
             yield _render_part(part, system=system)
@@ -247,7 +253,7 @@ def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False
     data = text.encode() + tail
     stable = without_volatile_lines(text) if system else None
     identity = None if stable is None else stable.encode() + tail
-    return Piece(data, len(data), identity, ends_message=bool(tail), ends_head=ends_head)
+    return Piece(data, len(data), identity, ends_message=bool(tail), ends_head=ends_head, opens_head=ends_head)
 
 
 def _json_piece(value: object) -> Piece:

@@ -10,6 +10,7 @@ from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Turn
 from ramjet.core.fingerprint import Fingerprint
 from ramjet.core.fleet import Replica
+from ramjet.core.hints import Hint
 from ramjet.core.route import Decision, Scored
 
 
@@ -24,6 +25,8 @@ class Arrival:
     model: str | None = None
     fingerprint: Fingerprint | None = None
     """None where no prompt could be read."""
+    hint: Hint | None = None
+    """What the client says of whose it is."""
     probe: bool = False
 
 
