@@ -100,6 +100,8 @@ def options_of(settings: Settings, replicas: Iterable[ReplicaSettings], seed: in
         ask_usage=frozenset(each.name for each in replicas if each.ask_usage),
         client_keys=frozenset(key.get_secret_value() for key in settings.client_keys),
         replica_keys=_keys(replicas),
+        hints=settings.routing.identity.hints,
+        hint_header=settings.routing.identity.header,
         seed=seed,
     )
 

@@ -122,6 +122,18 @@ class SpreadLongSettings(_Part):
     )
 
 
+class IdentitySettings(_Part):
+    """What tells conversations apart, beside their prompts."""
+
+    hints: bool = Field(
+        default=True,
+        description="weigh what clients say of whose a prompt is, together with the prompt; off = the prompt alone",
+    )
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = Field(
+        default=None, description="a header that names the conversation, asked before those of known agents"
+    )
+
+
 class PrefillSettings(_Part):
     """How long replicas take to read a prompt: linear_ms * n + quadratic_ms * n², n in tokens."""
 
@@ -159,6 +171,7 @@ class RoutingSettings(_Part):
     affinity: AffinitySettings = AffinitySettings()
     long_prompt: LongPromptSettings = LongPromptSettings()
     spread_long: SpreadLongSettings = SpreadLongSettings()
+    identity: IdentitySettings = IdentitySettings()
     admission: AdmissionSettings = AdmissionSettings()
     slices: SliceSettings = SliceSettings()
     prefill: PrefillSettings = PrefillSettings()

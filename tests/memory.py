@@ -12,6 +12,7 @@ import psutil
 
 from ramjet.build import fleet_of, policy_of
 from ramjet.core.fingerprint import fingerprint
+from ramjet.core.hints import hashed
 from ramjet.core.prompt import read
 from ramjet.core.router import Router
 from ramjet.core.usage import Usage
@@ -35,7 +36,12 @@ def turn(router: Router, number: int, now: float, turns: int = 1) -> tuple[str, 
     raw = body(number, turns)
     prompt = read(raw, "chat")
     arrival = Arrival(
-        request_id=str(number), endpoint="chat", body_bytes=len(raw), model="m", fingerprint=fingerprint(prompt, 1)
+        request_id=str(number),
+        endpoint="chat",
+        body_bytes=len(raw),
+        model="m",
+        fingerprint=fingerprint(prompt, 1),
+        hint=hashed(("session_id", str(number)), 1),
     )
     visit = router.arrive(arrival, now)
     lease = router.place(visit, now)

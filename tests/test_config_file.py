@@ -83,6 +83,7 @@ def test_every_key_has_a_reason() -> None:
         "affinity:",
         "long_prompt:",
         "spread_long:",
+        "identity:",
         "admission:",
     ]
 

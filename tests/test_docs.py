@@ -26,6 +26,7 @@ from ramjet.build import fleet_of, policy_of
 from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
 from ramjet.control import ONLY_AT_START, Control
+from ramjet.core.hints import AGENT_HEADERS, SESSION_FIELDS
 from ramjet.core.policies import BalanceCost, Reading
 from ramjet.core.prompt import ENDPOINTS, Unreadable, read
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
@@ -598,6 +599,16 @@ def test_readings_in_the_design_are_the_defaults(tokens: int, divided_by: int, s
 
     assert says in DESIGN
     assert round(Reading().seconds(0, tokens) / divided_by, digits) == float(number[1])
+
+
+def test_every_hint_is_named_in_its_order() -> None:
+    """
+    Whoever wonders what of a request counts finds each header and field, the first to be asked first.
+    """
+    named = re.findall(r"`([^`]+)`", " ".join(row[0] for row in table(DESIGN, "Hint").values()))
+
+    headers = [name for names in AGENT_HEADERS for name in names]
+    assert named == ["routing.identity.header", *headers, *SESSION_FIELDS, "user", "metadata.user_id"]
 
 
 def test_bodies_that_are_not_decoded() -> None:

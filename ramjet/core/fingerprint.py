@@ -27,13 +27,16 @@ _LEAST_BLOCK_BYTES = 256
 class Chain:
     """`hashes[i]` names the prompt up to byte `ends[i]`; the first `head` blocks reach to the first user message's end.
 
-    `size_bytes` is the whole prompt's length, which may lie beyond the last block by less than a block.
+    `size_bytes` is the whole prompt's length, which may lie beyond the last block by less than a block. `preamble` names
+    what comes before the first user message, tools and system prompt, whether or not a block ends there; None where
+    nothing does.
     """
 
     hashes: array[int]
     ends: array[int]
     head: int
     size_bytes: int
+    preamble: int | None = None
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -70,9 +73,12 @@ def _chain(prompt: Prompt, seed: int, view: Callable[[Piece], tuple[bytes, int]]
     chain = xxhash.xxh3_64(prompt.namespace, seed=seed)
     hashes, ends = array("Q"), array("Q")
     head = at = cut = 0
+    preamble: int | None = None
     most = _BLOCK_BYTES[0][1]
     for piece in prompt.pieces:
         data, size = view(piece)
+        if piece.opens_head and at:
+            preamble = chain.intdigest()
         if size == len(data):
             rest = memoryview(data)
             while len(rest) >= (room := most - (at - cut)):
@@ -100,7 +106,7 @@ def _chain(prompt: Prompt, seed: int, view: Callable[[Piece], tuple[bytes, int]]
         # Shorter than one block: it can be told only from an identical prompt, which is better than not at all.
         hashes.append(chain.intdigest())
         ends.append(at)
-    return Chain(hashes, ends, head or len(hashes), at)
+    return Chain(hashes, ends, head or len(hashes), at, preamble)
 
 
 def _most(at: int) -> int:

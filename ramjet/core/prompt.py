@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ramjet.core import hints
 from ramjet.core.volatile import without_volatile_lines
 
 MEDIA_SIZE = 4_096
@@ -42,8 +43,9 @@ class Piece(NamedTuple):
 
     `size` is its length in bytes of text (an image counts `MEDIA_SIZE`). `identity` is what of it tells conversations
     apart, where that is not the same (None = it is): volatile lines are left out. `ends_message` marks the end of a
-    message, `ends_head` the end of the first user message, up to which conversations with the same opening are alike,
-    `ends_turn` the end of a message that the assistant has answered: an earlier request ended there.
+    message, `opens_head` and `ends_head` the start and the end of the first user message: before it are tools and system,
+    and up to its end conversations with the same opening are alike. `ends_turn` marks the end of a message that the
+    assistant has answered: an earlier request ended there.
     """
 
     data: bytes
@@ -51,6 +53,7 @@ class Piece(NamedTuple):
     identity: bytes | None = None
     ends_message: bool = False
     ends_head: bool = False
+    opens_head: bool = False
     ends_turn: bool = False
 
 
@@ -65,6 +68,8 @@ class Prompt:
     namespace: bytes
     """Model, adapter and cache salt: the same text in another namespace shares nothing."""
     pieces: tuple[Piece, ...]
+    said: hints.Said | None = None
+    """What the client says of whose it is; None when it says nothing."""
 
     @property
     def size_bytes(self) -> int:
@@ -100,6 +105,7 @@ def read(body: bytes | bytearray, endpoint: str) -> Prompt:
         stream_options=fields.get("stream_options", msgspec.UNSET),
         namespace=_canonical([fields.get(name) for name in ("model", "lora_path", "cache_salt", "extra_key")]),
         pieces=tuple(render(fields)),
+        said=hints.in_body(fields),
     )
 
 
@@ -217,7 +223,7 @@ def turn_ends(messages: Sequence[object]) -> list[int]:
 
     Where several answers follow each other, or one comes first, no request can have ended between them.
     """
-    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    roles = [str(message.get("role")) if isinstance(message, dict) else "" for message in messages]
     asking = [role != "assistant" and role not in _SYSTEM_ROLES for role in roles]
     return [at for at in range(1, len(roles)) if roles[at] == "assistant" and asking[at - 1]]
 
@@ -234,7 +240,7 @@ def _render_message(
         yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head, ends_turn=ends_turn)
         return
     opening = f"{role}\0".encode()
-    yield Piece(opening, len(opening))
+    yield Piece(opening, len(opening), opens_head=ends_head)
     if isinstance(content, list):
         for part in content:
             yield _render_part(part, system=system)
@@ -265,7 +271,15 @@ def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False
     data = text.encode() + tail
     stable = without_volatile_lines(text) if system else None
     identity = None if stable is None else stable.encode() + tail
-    return Piece(data, len(data), identity, ends_message=bool(tail), ends_head=ends_head, ends_turn=ends_turn)
+    return Piece(
+        data,
+        len(data),
+        identity,
+        ends_message=bool(tail),
+        ends_head=ends_head,
+        opens_head=ends_head,
+        ends_turn=ends_turn,
+    )
 
 
 def _json_piece(value: object) -> Piece:

@@ -89,10 +89,12 @@ class Router:
         chain = known_prompt.identity
         ratio = self.ratios.bytes_per_token(arrival.model)
         # Recognising needs no lengths in tokens, and the conversation is what tells them best.
-        sighting = self.conversations.recognise(Blocks(chain.hashes, chain.ends), chain.head)
-        known = sighting.conversation or sighting.parent
-        if sighting.conversation is not None and not sighting.conversation.running:
-            idle_s = now - sighting.conversation.seen_at
+        sighting = self.conversations.recognise(
+            Blocks(chain.hashes, chain.ends), chain.head, preamble=chain.preamble, hint=arrival.hint
+        )
+        known, back = sighting.conversation or sighting.parent, sighting.returning
+        if back is not None and not back.running:
+            idle_s = now - back.seen_at
             self.returns.came_back(idle_s, given_up=idle_s > self.policy.living_s)
         tokens = _scale(known, ratio)
         usable = _in_tokens(known_prompt.usable, tokens)
@@ -109,8 +111,7 @@ class Router:
             identity=identity,
             turn=turn,
             number=turn.conversation.turn,
-            in_parallel=(sighting.conversation is None and sighting.parent is not None)
-            or turn.conversation.running > 1,
+            in_parallel=(back is None and sighting.parent is not None) or turn.conversation.running > 1,
             cuts=[tokens(at) for at in arrival.cuts],
             shared=shared,
             shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),

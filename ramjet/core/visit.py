@@ -11,6 +11,7 @@ from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Turn
 from ramjet.core.fingerprint import Fingerprint
 from ramjet.core.fleet import Replica
+from ramjet.core.hints import Hint
 from ramjet.core.route import Decision, Scored
 from ramjet.core.slices import Start
 from ramjet.core.usage import Usage
@@ -27,6 +28,8 @@ class Arrival:
     model: str | None = None
     fingerprint: Fingerprint | None = None
     """None where no prompt could be read."""
+    hint: Hint | None = None
+    """What the client says of whose it is."""
     probe: bool = False
     cuts: Sequence[int] = ()
     """Where a strict start of the prompt may end, in bytes of the usable chain, in order; empty: it cannot be sliced."""

@@ -18,6 +18,7 @@ import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
+from ramjet.core import hints
 from ramjet.core.fingerprint import Fingerprint, fingerprint
 from ramjet.core.prompt import Prompt, Unreadable, endpoint_of, read
 from ramjet.core.record import Record
@@ -222,6 +223,7 @@ class Handler:
             stream=prompt.stream if prompt is not None else False,
             model=prompt.model[:_MOST_NAME] if prompt is not None and prompt.model is not None else None,
             fingerprint=known,
+            hint=self._hint(request, prompt),
             probe=headers.PROBE in request.headers,
             cuts=cuts(prompt, exchange.endpoint)
             if prompt is not None and self._router.policy.slice_s is not None
@@ -231,6 +233,13 @@ class Handler:
     def _look(self, body: bytes, endpoint: str) -> tuple[Prompt, Fingerprint]:
         prompt = read(body, endpoint)
         return prompt, fingerprint(prompt, self._options.seed)
+
+    def _hint(self, request: web.Request, prompt: Prompt | None) -> hints.Hint | None:
+        """What the client says of whose the prompt is: without a prompt it would stand alone."""
+        if prompt is None or not self._options.hints:
+            return None
+        said = hints.in_headers(request.headers, self._options.hint_header) or prompt.said
+        return None if said is None else hints.hashed(said, self._options.seed)
 
     # -- one replica ------------------------------------------------------------------------------------------------
 

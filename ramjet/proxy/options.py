@@ -28,5 +28,9 @@ class Options:
     """Keys of which a client must show one; empty for none, and then what clients show is passed on."""
     replica_keys: Mapping[str, str] = field(default_factory=dict)
     """Keys that replicas ask for, by replica; they take the place of the client's."""
+    hints: bool = True
+    """Whether what clients say of whose a prompt is counts."""
+    hint_header: str | None = None
+    """The header that is asked first."""
     seed: int = 0
     """Of all hashes: 64 bits of the deployment's secret."""

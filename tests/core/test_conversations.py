@@ -122,6 +122,21 @@ def test_an_earlier_turn_with_another_ending_branches_off() -> None:
     assert turn(known, "system", "question", "another answer", "other", "x", "y") is branch
 
 
+def test_who_went_back_has_left_the_old_ending() -> None:
+    """
+    The opening sent again is the conversation; going on from where it was before is then a branch.
+    """
+    known = Conversations()
+    turn(known, "system", "question")
+    conversation = turn(known, "system", "question", "answer", "next")
+    assert turn(known, "system", "question") is conversation
+
+    branch = turn(known, "system", "question", "answer", "next", "answer 2", "next 2")
+
+    assert branch is not conversation
+    assert branch.turn == 4
+
+
 def test_a_branch_while_the_turn_runs_is_a_conversation_of_its_own() -> None:
     """
     Two requests at once that differ at their end are two: an agent that tries two ways.

@@ -180,6 +180,41 @@ def test_conversations_that_differ_in_their_first_question_have_another_head() -
     assert common(one, other) == one.head - 1 > 0
 
 
+@pytest.mark.parametrize("system", ["Be brief.", "You are a coding agent. " * 2_900])
+@pytest.mark.parametrize("endpoint", ["chat", "messages", "responses"])
+def test_a_preamble_is_what_comes_before_the_first_question(endpoint: str, system: str) -> None:
+    """
+    Tools and system prompt, however short: the same behind any question, another with another of them.
+    """
+
+    def preamble(question: Any, system: str = system, **more: Any) -> int | None:
+        asked = [{"role": "user", "content": question}]
+        bodies: dict[str, Any] = {
+            "chat": {"messages": [{"role": "system", "content": system}, *asked]},
+            "messages": {"messages": asked, "system": system},
+            "responses": {"input": asked, "instructions": system},
+        }
+        return fingerprint(prompt_of(endpoint, **bodies[endpoint], **more), SEED).identity.preamble
+
+    one = preamble("Why?")
+
+    assert one is not None
+    assert preamble("How? " * 5_000) == preamble([{"type": "text", "text": "Why?"}, IMAGE]) == one
+    assert preamble("Why?", f"{system} Really.") != one
+    assert preamble("Why?", tools=[{"name": "grep"}]) != one
+    assert preamble("Why?", model="other") != one
+
+
+def test_what_starts_with_a_question_has_no_preamble() -> None:
+    """
+    Nor has a raw prompt, or nothing at all.
+    """
+    assert chat(QUESTION, SYSTEM, ANSWER).usable.preamble is None
+    assert chat().usable.preamble is None
+    assert chat(SYSTEM).usable.preamble is None
+    assert fingerprint(prompt_of("completions", prompt="Once upon a time"), SEED).usable.preamble is None
+
+
 @pytest.mark.parametrize("content", ["", "x", "x" * 249])
 def test_a_head_ends_a_block_however_short_it_is(content: str) -> None:
     """
@@ -341,6 +376,7 @@ def test_a_volatile_line_changes_what_is_usable_and_not_who_it_is(system: Any, w
     one, other = turn("31"), turn("35")
 
     assert whole(one.identity) == whole(other.identity)
+    assert one.identity.preamble == other.identity.preamble
     assert one.usable.hashes[-1] != other.usable.hashes[-1]
     assert one.usable.size_bytes == one.identity.size_bytes + one.usable.size_bytes - other.identity.size_bytes
     assert one.identity.size_bytes < one.usable.size_bytes

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica, State
+from ramjet.core.hints import hashed
 from ramjet.core.policies import (
     BalanceCost,
     CrowdingCost,
@@ -62,7 +63,9 @@ def assistant(content: str) -> dict[str, str]:
     return {"role": "assistant", "content": content}
 
 
-def arrival(*messages: Any, endpoint: str = "chat", name: str = "r", **fields: Any) -> Arrival:
+def arrival(
+    *messages: Any, endpoint: str = "chat", name: str = "r", session: str | None = None, **fields: Any
+) -> Arrival:
     body = json.dumps({"model": "glm", "messages": messages, **fields}).encode()
     prompt = read(body, endpoint)
     return Arrival(
@@ -71,6 +74,7 @@ def arrival(*messages: Any, endpoint: str = "chat", name: str = "r", **fields: A
         body_bytes=len(body),
         model=prompt.model,
         fingerprint=fingerprint(prompt, SEED),
+        hint=None if session is None else hashed(("x-session-id", session), SEED),
     )
 
 
@@ -221,6 +225,58 @@ def test_two_routers_place_new_conversations_alike() -> None:
     for number in range(30):
         given = Talk(f"agent {number}", 500).arrival()
         assert serve(one, given).replica == serve(other, given).replica
+
+
+def test_users_with_the_same_first_prompt_are_spread() -> None:
+    """
+    Eight users of one short prompt are eight conversations and go to both replicas; without hints they look like one
+    that repeats itself.
+    """
+    system = {"role": "system", "content": text(100, "system")}
+    for hinted, most in ((True, 5), (False, 8)):
+        to = router()
+
+        records = [
+            serve(to, arrival(system, user("Good morning!"), session=str(number) if hinted else None), number)
+            for number in range(8)
+        ]
+
+        assert max(Counter(record.replica for record in records).values()) == most
+        assert to.conversations.living == len({record.conversation for record in records}) == (8 if hinted else 1)
+
+
+def test_two_routers_place_users_with_the_same_first_prompt_alike() -> None:
+    """
+    The hint is hashed with the secret that they share.
+    """
+    one, other = router("a", "b", "c", "d"), router("d", "c", "b", "a")
+
+    for number in range(20):
+        given = arrival(user("Good morning!"), session=str(number))
+        assert serve(one, given).replica == serve(other, given).replica
+
+
+def test_a_conversation_goes_home_after_compaction() -> None:
+    """
+    Its summary is its next turn there, and what it shares with nobody is charged to nobody else.
+    """
+    to, talk = router(), Talk("agent", 2_000, system=text(17_000, "system"))
+    records = []
+    for now in (0, 60, 120):
+        records.append(serve(to, arrival(*talk.messages, session="s"), now))
+        talk.grow(20_000)
+    summary = [talk.messages[0], user(text(2_000, "summary"))]
+
+    visit = start(to, arrival(*summary, session="s"), 180)
+    shared = visit.shared
+    records.append(end(to, visit, 180))
+
+    assert {record.conversation for record in records} == {records[0].conversation}
+    assert [record.turn for record in records] == [1, 2, 3, 4]
+    assert {record.replica for record in records} == {records[0].replica}
+    assert not visit.in_parallel
+    assert {conversations for _, conversations in shared} == {1}
+    assert to.conversations.living == 1
 
 
 def test_what_has_no_prompt_is_spread_by_load_alone() -> None:
