@@ -29,7 +29,7 @@ class Terms:
 
     mode: Mode = "enforce"
     """`observe` changes no decision and counts what it would have held."""
-    patience_s: float = 100.0
+    patience_s: float = 150.0
     """Who has waited for longer makes the allowance fill faster: the one knob that users see."""
     max_hold_s: float = 600.0
     """Beyond it the edge refuses."""
@@ -39,7 +39,7 @@ class Terms:
     """Harm that is always free..."""
     found_weight: float = 20.0
     """...and what is free for each second of its own that the request still finds."""
-    share: float = 0.3
+    share: float = 0.25
     """Of a replica's time, what may go into reading again what entries push out..."""
     most_share: float = 0.8
     """...and the most that becomes of it when somebody has waited past the patience."""
@@ -47,10 +47,12 @@ class Terms:
     first_allowance_s: float = 20.0
     most_looks: int = 128
     """Held requests, oldest first, that are looked at each time: looking takes time too."""
-    reserve_after_s: float = 60.0
+    reserve_after_s: float = 300.0
     """Who has waited for so long reserves one replica's allowance, and may have it drained."""
+    home_wait_s: float = 30.0
+    """A warm home that is only full is waited for, for so long..."""
     home_gain_s: float = 2.0
-    """A warm home that is only full is waited for if it is cheaper by so much."""
+    """...if it is cheaper by so much."""
 
 
 @dataclass(slots=True)
@@ -224,7 +226,7 @@ class Admission(Generic[T]):
 
     def _waits_for(self, each: Held[T], now: float) -> str | None:
         """The home that somebody waits for, until they have waited long enough to go anywhere."""
-        return each.home if now - each.since <= self.terms.reserve_after_s else None
+        return each.home if now - each.since <= self.terms.home_wait_s else None
 
     def _is_possible(self, candidate: Candidate, who: T | None = None) -> bool:
         drained_for = self._account(candidate.replica).drained_for
