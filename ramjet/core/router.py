@@ -419,10 +419,7 @@ class Router:
                 # What is not seen to be read has been, when it should have.
                 if not lease.shows_first and not lease.starts and now >= lease.read_at:
                     lease.read()
-            # One that is about to end keeps nobody out: the next would find the replica idle.
-            cold_reads = sum(
-                lease.is_cold and lease.is_reading and not 0 <= lease.read_at - now < _LEAD_S for lease in leases
-            )
+            cold_reads = sum(lease.is_cold and lease.is_reading and not _ends_soon(lease, now) for lease in leases)
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), cold_reads)
         return known[1]
 
@@ -582,6 +579,11 @@ class Router:
         if oldest.oldest_is_held:
             self.conversations.forget_oldest()
         return oldest.evict_one()
+
+
+def _ends_soon(lease: Lease, now: float) -> bool:
+    """Whether a reading is about to end, and keeps nobody out: the next would find the replica idle."""
+    return not lease.starts and 0 <= lease.read_at - now < _LEAD_S
 
 
 def _found(lease: Lease, usage: Usage | None) -> None:

@@ -506,6 +506,23 @@ def test_a_sliced_prompt_is_one_cold_read_until_its_first_token() -> None:
     assert other.lease.starts
 
 
+def test_a_sliced_prompt_that_is_late_keeps_others_out_until_its_end() -> None:
+    """
+    Who slipped in made it late, and while starts are left it is not about to end, whatever was expected.
+    """
+    to = router("a", slice_s=SLICE_S, terms=Terms())
+    visit, lease = place(to, long_text())
+    other = to.arrive(long_text(50_000, "other"), 0.0)
+    assert to.place(other, 0.0) is None
+
+    assert to.admit(lease.read_at - 0.1) == []
+
+    now = read_all(to, visit, 20.0)
+    assert to.admit(lease.read_at - 1.0) == []
+    assert to.admit(lease.read_at - 0.1) == [other]
+    assert now < lease.read_at
+
+
 def test_a_warm_turn_is_let_in_between() -> None:
     """
     It is no cold read, and waits for nobody.
