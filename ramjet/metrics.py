@@ -193,8 +193,7 @@ class Metrics:
             self.decisions.labels(replica, reason)
         for family in (
             self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
-            self.in_flight, self.resident, self.up, self.confined,
-            self.slices,
+            self.in_flight, self.resident, self.up, self.confined, self.slices,
         ):  # fmt: skip
             family.labels(replica)
 

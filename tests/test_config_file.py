@@ -85,6 +85,7 @@ def test_every_key_has_a_reason() -> None:
         "spread_long:",
         "identity:",
         "admission:",
+        "slices:",
     ]
 
 

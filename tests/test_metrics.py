@@ -55,7 +55,7 @@ def test_every_series_is_there_before_the_first_request() -> None:
 
     for replica in REPLICAS:
         for family in ("prompt_tokens_total", "cached_tokens_total", "matched_tokens_total", "completion_tokens_total",
-                       "usage_unknown_total", "in_flight", "replica_up", "resident_tokens"):  # fmt: skip
+                       "usage_unknown_total", "in_flight", "replica_up", "resident_tokens", "slices_total"):  # fmt: skip
             assert shown[f'ramjet_{family}{{replica="{replica}"}}'] == 0
         for reason in REASONS:
             assert shown[f'ramjet_decisions_total{{reason="{reason}",replica="{replica}"}}'] == 0
@@ -176,6 +176,17 @@ def test_an_answered_turn_is_counted_everywhere_once() -> None:
         'ramjet_matched_tokens_total{replica="glm-1"}': 19_800,
         'ramjet_completion_tokens_total{replica="glm-1"}': 7,
     })  # fmt: skip
+
+
+def test_slices_are_counted_where_they_were_read() -> None:
+    """
+    Whatever became of the request: the engine has read them.
+    """
+    metrics = Metrics(REPLICAS)
+
+    changes = changed(metrics, answered(slices=5), answered(slices=2, outcome="client_disconnect"), answered())
+
+    assert changes['ramjet_slices_total{replica="glm-1"}'] == 7
 
 
 def test_probes_count_as_requests_and_as_nothing_else() -> None:

@@ -70,6 +70,8 @@ class Prompt:
     pieces: tuple[Piece, ...]
     said: hints.Said | None = None
     """What the client says of whose it is; None when it says nothing."""
+    asks: frozenset[str] = frozenset()
+    """Names of the body's fields, but for those that are null or false, which say no more than if they were not there."""
 
     @property
     def size_bytes(self) -> int:
@@ -106,6 +108,7 @@ def read(body: bytes | bytearray, endpoint: str) -> Prompt:
         namespace=_canonical([fields.get(name) for name in ("model", "lora_path", "cache_salt", "extra_key")]),
         pieces=tuple(render(fields)),
         said=hints.in_body(fields),
+        asks=frozenset(name for name, value in fields.items() if value is not None and value is not False),
     )
 
 

@@ -64,7 +64,7 @@ class Record:
     reusable_tokens: int | None = None
     """The longest prefix the prompt shares with any earlier turn, volatile lines not counted as a difference."""
     usage: Usage = Usage()
-    """As the engine reported it; what was cached of a prompt that was sent in slices is what the first of them found."""
+    """As the engine reported it; what was cached of a prompt that was sent in slices is what was there before them."""
     slices: int = 0
     """Starts of the prompt that were read before it."""
     moved: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.policies import LONG_PROMPT, Reading, long_from
 from ramjet.core.pools import Pools
-from ramjet.core.record import Record
+from ramjet.core.record import WARM_RATIO, Record
 from ramjet.core.returns import Returns
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
 from ramjet.core.slices import starts
@@ -180,25 +181,25 @@ class Router:
         """A start of the prompt has been read, and the next is sent: another start, or the prompt itself."""
         lease = visit.lease
         assert lease is not None
-        done = lease.starts.popleft()
-        visit.slices += 1
-        if visit.found is None:
-            visit.found = usage or Usage()
-        self._go_on(visit, lease, done.tokens, now)
+        lease.read_tokens = lease.starts.popleft().tokens
+        lease.slices += 1
+        _found(lease, usage)
+        self._go_on(visit, lease, now)
 
     def send_whole(self, visit: Visit, now: float) -> None:
         """The engine did not take a start of the prompt: what is left of it is sent in one."""
         lease = visit.lease
         assert lease is not None
         lease.starts.clear()
-        self._go_on(visit, lease, lease.scored.candidate.matched_tokens, now)
+        _found(lease, None)  # it may have been read all the same
+        self._go_on(visit, lease, now)
 
     def first_token(self, visit: Visit, now: float) -> None:
         """The engine has read the prompt and generates."""
         if visit.first_token_at is None and visit.lease is not None:
             visit.first_token_at = now
             lease = visit.lease
-            if lease.alone and lease.is_reading and not visit.slices:
+            if lease.alone and lease.is_reading and lease.found is None:
                 expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
                 lease.belief.pace.learn(expected_s, now - lease.placed_at)
             lease.read()
@@ -227,9 +228,9 @@ class Router:
         lease, turn = visit.lease, visit.turn
         self.give_up(visit, now)
         usage = self._complete(visit, usage)
-        if visit.found is not None:
-            # What its slices have read was not there when it came.
-            usage = replace(usage, cached_tokens=self._complete(visit, visit.found).cached_tokens)
+        if lease is not None and lease.found is not None and not _all_there(lease.found):
+            # What its starts have read was not there when it came.
+            usage = replace(usage, cached_tokens=self._complete(visit, lease.found).cached_tokens)
         was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
         if lease is not None:
             was_open = lease.open
@@ -325,11 +326,11 @@ class Router:
             is_cold=candidate.read_s > self.policy.terms.cold_s,
             alone=not replica.in_flight,
             shows_first=visit.arrival.stream,
+            read_tokens=candidate.matched_tokens,
         )
         if lease.is_cold and self.policy.slice_s is not None:
             read_s = partial(self._read_s, belief)
-            matched = candidate.matched_tokens
-            lease.starts.extend(starts(visit.cuts, matched, visit.prompt_tokens, read_s, self.policy.slice_s))
+            lease.starts.extend(starts(visit.cuts, lease.read_tokens, visit.prompt_tokens, read_s, self.policy.slice_s))
         replica.sent(now)
         # Whoever comes meanwhile waits for the start that is being read, and no longer.
         replica.queue[lease] = lease.starts[0].read_s if lease.starts else candidate.read_s
@@ -343,13 +344,13 @@ class Router:
             self.conversations.settle(visit.turn.conversation, replica.name)
         return lease
 
-    def _go_on(self, visit: Visit, lease: Lease, read_tokens: int, now: float) -> None:
-        if lease.is_reading:
-            left_s = self._read_s(lease.belief, read_tokens, visit.prompt_tokens)
-            lease.read_at = now + left_s
-            # To the end of the queue: the engine takes up now whoever came meanwhile.
-            lease.read()
-            lease.replica.queue[lease] = lease.starts[0].read_s if lease.starts else left_s
+    def _go_on(self, visit: Visit, lease: Lease, now: float) -> None:
+        """What comes next of a prompt is sent, to the end of the queue: the engine takes up first who came meanwhile."""
+        replica, left_s = lease.replica, self._read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
+        lease.read()
+        lease.read_at = now + replica.queue_at(now) + left_s
+        replica.queue[lease] = lease.starts[0].read_s if lease.starts else left_s
+        self._standings.pop(replica.name, None)
 
     def _read_s(self, belief: Belief, start: int, end: int) -> float:
         return belief.pace.factor * self.policy.reading.seconds(start, end)
@@ -418,10 +419,7 @@ class Router:
                 # What is not seen to be read has been, when it should have.
                 if not lease.shows_first and not lease.starts and now >= lease.read_at:
                     lease.read()
-            # One that is about to end keeps nobody out: the next would find the replica idle.
-            cold_reads = sum(
-                lease.is_cold and lease.is_reading and not 0 <= lease.read_at - now < _LEAD_S for lease in leases
-            )
+            cold_reads = sum(lease.is_cold and lease.is_reading and not _ends_soon(lease, now) for lease in leases)
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), cold_reads)
         return known[1]
 
@@ -486,11 +484,16 @@ class Router:
         )
 
     def _unread(self, visit: Visit, lease: Lease) -> None:
-        """The replica never read the prompt: it holds no more of it than it did, or than others have sent it since."""
+        """The replica never read the prompt to its end.
+
+        It holds no more of it than it did, than the starts that it has read, or than others have sent it since.
+        """
         if visit.usable is not None:
             cache = lease.belief.cache
             lease.belief.version += 1
-            cache.prune(visit.usable, max(lease.believed_depth, cache.used_depth(visit.usable, lease.placed_at)))
+            read = bisect_right(visit.usable.ends, lease.read_tokens)
+            used = cache.used_depth(visit.usable, lease.placed_at)
+            cache.prune(visit.usable, max(lease.believed_depth, read, used))
 
     def _complete(self, visit: Visit, usage: Usage | None) -> Usage:
         """Fill in what an engine leaves out on purpose.
@@ -554,7 +557,7 @@ class Router:
             confined_tokens=_confined_tokens(visit),
             ttft_s=None if visit.first_token_at is None else visit.first_token_at - visit.arrived_at,
             duration_s=now - visit.arrived_at,
-            slices=visit.slices,
+            slices=0 if lease is None else lease.slices,
             attempts=len(visit.tried),
             outcome=outcome,
             status=status,
@@ -576,6 +579,22 @@ class Router:
         if oldest.oldest_is_held:
             self.conversations.forget_oldest()
         return oldest.evict_one()
+
+
+def _ends_soon(lease: Lease, now: float) -> bool:
+    """Whether a reading is about to end, and keeps nobody out: the next would find the replica idle."""
+    return not lease.starts and 0 <= lease.read_at - now < _LEAD_S
+
+
+def _found(lease: Lease, usage: Usage | None) -> None:
+    """A start has been read, or may have been: what the next one finds was there before only if this one was whole."""
+    if lease.found is None or _all_there(lease.found):
+        lease.found = usage or Usage()
+
+
+def _all_there(usage: Usage) -> bool:
+    """Whether an engine held all of a prompt, but for what no engine reuses."""
+    return bool(usage.prompt_tokens) and (usage.cached_tokens or 0) >= WARM_RATIO * (usage.prompt_tokens or 0)
 
 
 def _much_less(lease: Lease | None, reusable: int | None) -> bool:

@@ -8,8 +8,8 @@ requests ended, or anywhere in a plain text or a list of tokens.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,14 +18,26 @@ import msgspec
 
 from ramjet.core.prompt import MESSAGE_ENDPOINTS, Prompt, turn_ends
 
-TEXT_STEP_BYTES = 1_024
-"""Where a plain text may be cut: about 256 tokens, or as many token ids."""
+TEXT_STEP_BYTES = 4_096
+"""Where a plain text may be cut, or as many bytes of token ids: about 1,000 tokens, and where blocks of a long one end."""
+
+LEAST_SHARE = 0.25
+"""Of a slice, what a start adds at least, and what it leaves at least: a request costs something too."""
 
 _NOT_FOR_A_START = frozenset(
-    ("stream", "stream_options", "n", "best_of", "logprobs", "top_logprobs", "prompt_logprobs", "response_format",
-     "min_tokens", "echo", "store")
+    ("stream", "stream_options", "n", "best_of", "logprobs", "top_logprobs", "return_logprob", "response_format",
+     "min_tokens", "n_predict", "store")
 )  # fmt: skip
 """What a client wants of its answer: a start's answer of one token is thrown away."""
+
+_OF_THE_WHOLE = frozenset(
+    ("echo", "prompt_logprobs", "logprob_start_len", "return_hidden_states", "truncate_prompt_tokens", "session_params",
+     "image_data", "video_data", "audio_data")
+)  # fmt: skip
+"""What makes an engine read the prompt in one whatever it holds, keeps what it was sent, or stands beside the text."""
+
+_WHOLE = {"completions": ("prompt",), "generate": ("text", "input_ids")}
+"""By endpoint: the fields that may hold the whole prompt, the first that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,9 @@ class Start:
 
 
 def cuts(prompt: Prompt, endpoint: str) -> Sequence[int]:
-    """Where a strict start of the prompt may end, in bytes of text, in order; nowhere on endpoints that cannot say it."""
+    """Where a strict start of the prompt may end, in bytes of text, in order; nowhere if it must be sent whole."""
+    if prompt.asks & _OF_THE_WHOLE:
+        return ()
     if endpoint in MESSAGE_ENDPOINTS:
         at, found = 0, []
         for piece in prompt.pieces:
@@ -63,56 +77,61 @@ def starts(
         cuts: where the prompt may be cut, in tokens, in order.
         matched: tokens that the replica holds.
         length: tokens of the whole prompt.
-        read_s: seconds to read from one length to another.
+        read_s: seconds to read from one length to another; 0 if the other is no longer.
         slice_s: seconds of reading that one start is to add.
     """
     found: list[Start] = []
-    at = matched
-    first = bisect_right(cuts, at)
-    while first < len(cuts) and read_s(at, length) > 1.5 * slice_s:
+    at, least_s = matched, LEAST_SHARE * slice_s
+    while read_s(at, length) > 1.5 * slice_s:
+        adds = partial(read_s, at)
         # The last cut within the slice; where a single turn is longer than that, the one after it.
-        last = bisect_right(cuts, slice_s, lo=first, key=partial(read_s, at)) - 1
-        number = max(first, last)
-        if cuts[number] >= length:
+        first = bisect_left(cuts, least_s, key=adds)
+        number = max(first, bisect_right(cuts, slice_s, lo=first, key=adds) - 1)
+        if number == len(cuts) or read_s(cuts[number], length) < least_s:
             break
-        found.append(Start(number, cuts[number], read_s(at, cuts[number])))
-        at, first = cuts[number], bisect_right(cuts, cuts[number])
+        found.append(Start(number, cuts[number], adds(cuts[number])))
+        at = cuts[number]
     return found
 
 
 def body_of(body: bytes | bytearray, endpoint: str, cut: int) -> bytes:
     """The request for a start: it asks for a single token, and for nothing that the client asked of its own answer.
 
+    What stays of the body stays as it was spelled, for an engine may put it in the prompt.
+
     Args:
         body: the client's, of which `cuts` found the cut.
         endpoint: the one it came for.
         cut: the cut's number.
     """
-    fields: dict[str, Any] = msgspec.json.decode(body)
-    shorter = {name: value for name, value in fields.items() if name not in _NOT_FOR_A_START}
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    start: dict[str, Any] = {name: value for name, value in fields.items() if name not in _NOT_FOR_A_START}
     if endpoint in MESSAGE_ENDPOINTS:
-        shorter["messages"] = fields["messages"][: turn_ends(fields["messages"])[cut]]
+        messages = fields["messages"]
+        size = turn_ends(msgspec.json.decode(messages))[cut]
+        start["messages"] = msgspec.json.decode(messages, type=list[msgspec.Raw])[:size]
     else:
-        _shorten(shorter, endpoint, TEXT_STEP_BYTES * (cut + 1))
+        name, prompt = _whole(fields, endpoint)
+        start[name] = _first_bytes(prompt, TEXT_STEP_BYTES * (cut + 1))
     if endpoint == "generate":
-        sampling = shorter.get("sampling_params")
-        shorter["sampling_params"] = {**(sampling if isinstance(sampling, dict) else {}), "max_new_tokens": 1}
-    elif "max_completion_tokens" in shorter:
-        shorter["max_completion_tokens"] = 1
-        shorter.pop("max_tokens", None)
+        start["sampling_params"] = {"max_new_tokens": 1}
+    elif "max_completion_tokens" in start:
+        start["max_completion_tokens"] = 1
+        start.pop("max_tokens", None)
     else:
-        shorter["max_tokens"] = 1
-    return msgspec.json.encode(shorter)
+        start["max_tokens"] = 1
+    return msgspec.json.encode(start)
 
 
-_WHOLE = {"completions": ("prompt",), "generate": ("text", "input_ids")}
-"""By endpoint: the fields that may hold the whole prompt, the first that is there."""
-
-
-def _shorten(fields: dict[str, Any], endpoint: str, size: int) -> None:
-    name = next(name for name in _WHOLE[endpoint] if fields.get(name) is not None)
-    prompt = fields[name]
+def _whole(fields: Mapping[str, msgspec.Raw], endpoint: str) -> tuple[str, str | list[int]]:
+    """The field that holds the prompt, and the prompt."""
+    given = {name: msgspec.json.decode(fields[name]) for name in _WHOLE[endpoint] if name in fields}
+    name, prompt = next((name, prompt) for name, prompt in given.items() if prompt is not None)
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
+    return name, prompt
+
+
+def _first_bytes(prompt: str | list[int], size: int) -> str | list[int]:
     # Token ids count four bytes each, as in the prompt's rendering.
-    fields[name] = prompt.encode()[:size].decode(errors="ignore") if isinstance(prompt, str) else prompt[: size // 4]
+    return prompt.encode()[:size].decode(errors="ignore") if isinstance(prompt, str) else prompt[: size // 4]

@@ -66,10 +66,6 @@ class Visit:
     """Whether it would be held, if admission were enforced and not only observed."""
     gave_up: bool = False
     """Whether it waited for longer than anybody should."""
-    slices: int = 0
-    """Starts of its prompt that were read before it."""
-    found: Usage | None = None
-    """What the engine said of the first of them: what was there before Ramjet had anything read."""
     decision: Decision | None = None
     first_token_at: float | None = None
 
@@ -99,6 +95,13 @@ class Lease:
     """Whether its first token will be seen: the answer is a stream."""
     starts: deque[Start] = field(default_factory=deque)
     """Starts of the prompt that are to be read before the prompt is sent, the next one first."""
+    slices: int = 0
+    """Those that have been read."""
+    read_tokens: int = 0
+    """As far as the prompt has been read, or was believed to be there."""
+    found: Usage | None = None
+    """What the engine said of the first start that it did not hold whole: what was there before any was read. None where
+    none has been sent."""
     open: bool = True
 
     def read(self) -> None:

@@ -15,6 +15,7 @@ from itertools import count
 from typing import Literal, Protocol
 
 from ramjet.core.cache import Blocks, Hit, PrefixCache, Seat, SlotSpec
+from ramjet.core.record import WARM_RATIO
 from ramjet.lab.policies import Factory, Infinite, Policy, ReplicaFacts, Request
 from ramjet.lab.workloads import BLOCK_TOKENS, Run, Turn, Workload
 from ramjet.sim.engine import Engine, Event, Job
@@ -254,12 +255,13 @@ class _Play:
             request = self._by_job[event.job]
             if event.kind == "end":
                 del self._by_job[event.job]
-            if request.cached_tokens is None:
-                # What was there when it came: later starts find what the ones before had read.
-                request.cached_tokens = event.job.cached_tokens
+            if event.kind == "first" and request.finds_all:
+                # What was there when it came, and not what its own starts have read.
+                found = request.cached_tokens = event.job.cached_tokens or 0
+                request.finds_all = found >= WARM_RATIO * event.job.prompt_tokens
             if request.starts:
                 if event.kind == "end":
-                    self._start_read(request, event.at)
+                    self._start_read(request, event)
             elif event.kind == "first":
                 request.first_at = event.at
                 self._place(self._policy.first_token(request, event.at), event.at)
@@ -267,11 +269,11 @@ class _Play:
                 self._end(request, event.at)
         self._wake(replica)
 
-    def _start_read(self, request: Request, now: float) -> None:
-        request.starts = request.starts[1:]
-        cached_tokens = request.cached_tokens if self._reports_cached else None
-        self._policy.start_read(request, now, cached_tokens=cached_tokens)
-        self._push(now, "go", request.number)
+    def _start_read(self, request: Request, event: Event) -> None:
+        request.starts, job = request.starts[1:], event.job
+        cached_tokens = job.cached_tokens if self._reports_cached else None
+        self._policy.start_read(request, event.at, prompt_tokens=job.prompt_tokens, cached_tokens=cached_tokens)
+        self._push(event.at, "go", request.number)
 
     def _wake(self, replica: int) -> None:
         at = self._servers[replica].next_at

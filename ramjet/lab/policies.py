@@ -67,6 +67,8 @@ class Request:
     replica: int | None = None
     starts: Sequence[int] = ()
     """Blocks of the starts of the prompt that are to be read before it, set by a policy that slices."""
+    finds_all: bool = True
+    """Whether the engine held whatever has been sent of it, so that what comes next may find more."""
     first_at: float | None = None
     ended_at: float | None = None
     cached_tokens: int | None = None
@@ -86,7 +88,7 @@ class Policy(Protocol):
     def arrive(self, request: Request, now: float) -> int | None:
         """A request has come: the index of its replica, or None to hold it."""
 
-    def start_read(self, request: Request, now: float, *, cached_tokens: int | None) -> None:
+    def start_read(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> None:
         """The engine has read a start of its prompt."""
 
     def first_token(self, request: Request, now: float) -> Placements:
@@ -122,7 +124,7 @@ class Baseline:
         self.in_flight[replica] += 1
         return replica
 
-    def start_read(self, request: Request, now: float, *, cached_tokens: int | None) -> None:
+    def start_read(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Never: baselines slice nothing."""
 
     def first_token(self, request: Request, now: float) -> Placements:  # noqa: ARG002

@@ -80,9 +80,10 @@ class Production:
         request.starts = [start.cut + 1 for start in lease.starts]
         return int(lease.replica.name)
 
-    def start_read(self, request: Request, now: float, *, cached_tokens: int | None) -> None:
+    def start_read(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> None:
         """A start of its prompt has been read."""
-        self._router.start_read(self._visits[request], now, Usage(cached_tokens=cached_tokens))
+        usage = Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+        self._router.start_read(self._visits[request], now, usage)
 
     def first_token(self, request: Request, now: float) -> Placements:
         """Its prompt has been read."""

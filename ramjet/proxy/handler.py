@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
@@ -204,15 +204,18 @@ class Handler:
         request, body = exchange.request, exchange.body or b""
         prompt: Prompt | None = None
         known: Fingerprint | None = None
+        places: Sequence[int] = ()
         # What is compressed, or says that it is no JSON, is the engine's to read.
         is_plain = request.headers.get("content-encoding", "identity").strip().lower() in {"", "identity"}
         if body and is_plain and "json" in request.headers.get("content-type", "json"):
             try:
                 if len(body) > _THREAD_BYTES:
                     loop = asyncio.get_running_loop()
-                    prompt, known = await loop.run_in_executor(self._reader, self._look, body, exchange.endpoint)
+                    prompt, known, places = await loop.run_in_executor(
+                        self._reader, self._look, body, exchange.endpoint
+                    )
                 else:
-                    prompt, known = self._look(body, exchange.endpoint)
+                    prompt, known, places = self._look(body, exchange.endpoint)
             except Unreadable as reason:
                 log.debug("prompt_unreadable", request_id=exchange.request_id, reason=str(reason))
         exchange.prompt = prompt
@@ -225,14 +228,13 @@ class Handler:
             fingerprint=known,
             hint=self._hint(request, prompt),
             probe=headers.PROBE in request.headers,
-            cuts=cuts(prompt, exchange.endpoint)
-            if prompt is not None and self._router.policy.slice_s is not None
-            else (),
+            cuts=places,
         )
 
-    def _look(self, body: bytes, endpoint: str) -> tuple[Prompt, Fingerprint]:
+    def _look(self, body: bytes, endpoint: str) -> tuple[Prompt, Fingerprint, Sequence[int]]:
         prompt = read(body, endpoint)
-        return prompt, fingerprint(prompt, self._options.seed)
+        places = () if self._router.policy.slice_s is None else cuts(prompt, endpoint)
+        return prompt, fingerprint(prompt, self._options.seed), places
 
     def _hint(self, request: web.Request, prompt: Prompt | None) -> hints.Hint | None:
         """What the client says of whose the prompt is: without a prompt it would stand alone."""
@@ -287,10 +289,11 @@ class Handler:
         """
         request, body, loop = exchange.request, exchange.body or b"", asyncio.get_running_loop()
         while lease.starts:
-            name = f"{exchange.request_id}-{visit.slices + 1}"
+            name = f"{exchange.request_id}-{lease.slices + 1}"
             head = self._head(request, name, lease.replica.name, plain=True)
             start = await loop.run_in_executor(self._reader, body_of, body, exchange.endpoint, lease.starts[0].cut)
-            async with self._upstream.send("POST", lease.replica.url + _path_of(request), head, start) as answer:
+            url = lease.replica.url + _path_of(request)
+            async with self._upstream.send(request.method, url, head, start) as answer:
                 _check_head(answer)
                 if answer.status in _BUSY:
                     await self._keep_busy(exchange, lease, answer)
@@ -299,16 +302,14 @@ class Handler:
                 observer.close()
             limit.reschedule(loop.time() + self._options.first_byte_s)
             now = time.monotonic()
-            if answer.status != 200:
-                # It will say so of the request itself, or take that whole.
-                lease.replica.answered(now)
-                log.info(
-                    "slice_refused", request_id=exchange.request_id, replica=lease.replica.name, status=answer.status
-                )
+            _delivered(lease, answer, now)
+            if answer.status == 200:
+                self._router.start_read(visit, now, observer.usage)
+            else:
+                # The engine will say so of the request itself, or take that whole.
+                refused = {"request_id": exchange.request_id, "replica": lease.replica.name, "status": answer.status}
+                log.info("slice_refused", **refused)
                 self._router.send_whole(visit, now)
-                return
-            lease.replica.delivered(now)
-            self._router.start_read(visit, now, observer.usage)
 
     async def _relay(
         self,
@@ -330,10 +331,7 @@ class Handler:
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
         while data:
             now = time.monotonic()
-            if answer.status >= 400:
-                lease.replica.answered(now)
-            elif lease.replica.delivered(now):
-                log.warning("replica_up", replica=lease.replica.name, error=None)
+            _delivered(lease, answer, now)
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
@@ -455,6 +453,14 @@ def _path_of(request: web.Request) -> str:
     if path.startswith("/"):
         return path
     return (request.rel_url.raw_path_qs or "/") if "://" in path else "/"
+
+
+def _delivered(lease: Lease, answer: aiohttp.ClientResponse, now: float) -> None:
+    """Bytes of an answer have come: of a good one, or of an error."""
+    if answer.status >= 400:
+        lease.replica.answered(now)
+    elif lease.replica.delivered(now):
+        log.warning("replica_up", replica=lease.replica.name, error=None)
 
 
 def _observer(answer: aiohttp.ClientResponse, *, watch: bool, hide_usage: bool) -> Observer:

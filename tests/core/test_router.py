@@ -29,6 +29,7 @@ from ramjet.core.pools import Pools
 from ramjet.core.prompt import read
 from ramjet.core.record import OUTCOMES, Record
 from ramjet.core.router import Policy, Router
+from ramjet.core.slices import cuts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
 
@@ -75,6 +76,7 @@ def arrival(
         model=prompt.model,
         fingerprint=fingerprint(prompt, SEED),
         hint=None if session is None else hashed(("x-session-id", session), SEED),
+        cuts=cuts(prompt, endpoint),
     )
 
 
@@ -450,7 +452,8 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = router("a", "b", "c", memory_bytes=24_000, horizon_s=500.0)
+        terms = Terms(mode="off", cold_s=0.1)
+        self.router = router("a", "b", "c", memory_bytes=24_000, horizon_s=500.0, terms=terms, slice_s=0.05)
         self.now = 0.0
         self.open: dict[Visit, tuple[str, float] | None] = {}
         """Where each request is, and the seconds of reading that are still ahead of it there."""
@@ -484,13 +487,32 @@ class Ledger(RuleBasedStateMachine):
             untried = set(serving) - set(visit.tried)
             lease = self.router.place(visit, self.now)
             assert (lease.replica.name in untried) if lease is not None else not untried
-            self.open[visit] = None if lease is None else (lease.replica.name, lease.reading_s)
+            if lease is None:
+                self.open[visit] = None
+            else:
+                reading_s = lease.starts[0].read_s if lease.starts else lease.reading_s
+                self.open[visit] = lease.replica.name, reading_s
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), taken=st.booleans(), cached=st.sampled_from((None, 0, 1_500)))
+    def read_start(self, data: st.DataObject, taken: bool, cached: int | None) -> None:
+        visit = self.visit(data, leased=True)
+        if visit is not None and visit.lease is not None and visit.lease.starts:
+            if taken:
+                self.router.start_read(visit, self.now, Usage(prompt_tokens=900, cached_tokens=cached))
+            else:
+                self.router.send_whole(visit, self.now)
+            lease = visit.lease
+            left_s = self.router._read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
+            reading_s = lease.starts[0].read_s if lease.starts else left_s
+            assert reading_s > 0
+            self.open[visit] = lease.replica.name, reading_s
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def first_token(self, data: st.DataObject) -> None:
         visit = self.visit(data, leased=True)
-        if visit is not None:
+        if visit is not None and visit.lease is not None and not visit.lease.starts:
             place = self.open[visit]
             assert place is not None
             self.router.first_token(visit, self.now)

@@ -228,3 +228,68 @@ def test_seconds_keeps_conversations_where_their_prompts_are() -> None:
     homes = {each.conversation: each.replica for each in requests}
     assert all(each.replica == homes[each.conversation] for each in requests)
     assert set(homes.values()) == {0, 1}
+
+
+class Slicing(Waiting):
+    """Sends every prompt at once, after two starts of it, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(until_s=0.0, tick_s=None)
+        self.found: list[tuple[int, int]] = []
+
+    def arrive(self, request: Request, now: float) -> int | None:
+        super().arrive(request, now)
+        request.starts = (20, 50)
+        return 0
+
+    def start_read(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> None:
+        self.heard.append(("start", request.number, now))
+        self.found.append((prompt_tokens // 256, (cached_tokens or 0) // 256))
+
+
+def test_starts_of_a_prompt_are_read_before_it() -> None:
+    """
+    Each is a request of one token that finds the one before; the turn waits for all of them, and what its own starts
+    have read does not count as found.
+    """
+    policy = Slicing()
+
+    first, second = play(one(turns=2), policy, [Engine(TOKENS, whole_runs=True)])
+
+    reading = TIMING.read_s(0, 80 * 256) + 3 * TIMING.overhead_s
+    assert first.first_at == pytest.approx(reading)
+    assert (first.cached_tokens, second.cached_tokens) == (0, 80 * 256)
+    assert [what for what, _, _ in policy.heard] == 2 * ["arrive", "start", "start", "first", "finish"]
+    assert policy.found == [(20, 0), (50, 20), (20, 19), (50, 49)]
+    starts = [at for what, _, at in policy.heard if what == "start"]
+    assert starts[:2] == pytest.approx(
+        [TIMING.overhead_s * each + TIMING.read_s(0, end * 256) for each, end in ((1, 20), (2, 50))]
+    )
+
+
+def test_who_comes_meanwhile_is_read_between_two_starts() -> None:
+    """
+    And not behind all of the prompt, as it would be if that were sent in one.
+    """
+    made = workload(
+        Conversation(turns=growing(0, turns=1)), Conversation(start_s=1.0, turns=growing(1000, turns=1, start_blocks=4))
+    )
+
+    def waited(policy: RoundRobin) -> tuple[float, float]:
+        long, short = play(made, policy, [Engine(TOKENS, whole_runs=True)])
+        assert long.first_at is not None
+        assert short.first_at is not None
+        return long.first_at, short.first_at
+
+    class OnlyTheLong(Slicing):
+        def arrive(self, request: Request, now: float) -> int | None:
+            super().arrive(request, now)
+            request.starts = (20, 50) if request.conversation == 0 else ()
+            return 0
+
+    long_at, short_at = waited(OnlyTheLong())
+    whole_long_at, whole_short_at = waited(RoundRobin(facts(1), 0))
+
+    assert short_at < long_at
+    assert short_at < whole_short_at
+    assert long_at > whole_long_at
