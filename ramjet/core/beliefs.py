@@ -7,12 +7,15 @@ reports have taught. It is never trusted further than the next `cached_tokens`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Node, Seat
+from ramjet.core.losses import Losses, Prices
 from ramjet.core.pools import CHUNK_TOKENS, Pools
+
+KNOWN_S = 5.0
+"""How long the chances of a return, which change slowly, are taken for what they were."""
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
@@ -37,6 +40,8 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
+        self._losses: tuple[tuple[int, float], float, Losses] | None = None
+        """What would go first, and for which version and pace, and when, that was worked out."""
         self._share = 1.0
         self._most_share = 1.0
 
@@ -111,6 +116,18 @@ class Belief:
         self._apply_share()
         self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
 
+    def expire(self, before: float) -> None:
+        """Forget what was last used before `before` and nobody holds."""
+        oldest_at = self.cache.oldest_at
+        if oldest_at is not None and oldest_at < before:
+            self.version += 1
+            self.cache.expire(before)
+
+    def forget_least_used(self) -> bool:
+        """Forget the run that was used least recently; False if all are in use."""
+        self.version += 1
+        return self.cache.evict_one()
+
     def restarted(self) -> None:
         """The replica has lost everything; who runs there keeps a seat that leads nowhere."""
         self.version += 1
@@ -118,58 +135,32 @@ class Belief:
         fresh.pool_tokens = self.cache.pool_tokens
         self.cache = fresh
 
-    def harm_s(
-        self,
-        outlook: Outlook,
-        prompt_tokens: int,
-        owner: object,
-        *,
-        worth: Callable[[object], float],
-        read_s: Callable[[int, int], float],
-        most_s: float,
-    ) -> float:
+    def harm_s(self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float) -> float:
         """Seconds of reading that others will need again for what a prompt would push out.
 
         Args:
-            outlook: what it finds there itself.
+            outlook: what it finds there itself, which stays.
             prompt_tokens: its length.
             owner: whose it is; what it pushes out of its own harms nobody else.
-            worth: the chance that an owner comes back for what is theirs.
-            read_s: seconds to read from one length to another.
-            most_s: when to stop counting.
+            prices: what others lose is worth; asked again when something has changed here, or time has passed.
+            now: the time.
         """
-        cache, losses = self.cache, defaultdict[object, float](float)
-        spared = set(outlook.path)
-        total = 0.0
+        cache, slots = self.cache, self.pools.slots
         unread = prompt_tokens - outlook.hit.tokens
-        if cache.pool_tokens is not None:
-            short = cache.used_tokens + unread - cache.pool_tokens
-            for node in cache.least_used() if short > 0 else ():
-                if short <= 0 or total > most_s:
-                    break
-                if node.holders or node in spared:
-                    continue
-                short -= node.tokens
-                if node.owner is not owner and node.owner is not None:
-                    lost = worth(node.owner) * read_s(node.start, node.ends[-1])
-                    losses[node.owner] += lost
-                    total += lost
-        if self.pools.slots is not None:
-            short = cache.used_slots + self._new_slots(outlook, unread) - self.pools.slots
-            for node in cache.snapshots if short > 0 else ():
-                if short <= 0 or total > most_s:
-                    break
-                if node.locks or node in spared:
-                    continue
-                short -= 1
-                if node.children or node.owner is owner or node.owner is None:
-                    continue  # with a deeper one, nobody misses it
-                before = next((each for each in node.path() if each is not node and each.snapshot), None)
-                lost = worth(node.owner) * read_s(0 if before is None else before.ends[-1], node.ends[-1])
-                if lost > losses[node.owner]:
-                    total += lost - losses[node.owner]
-                    losses[node.owner] = lost
-        return total
+        short_tokens = 0 if cache.pool_tokens is None else cache.used_tokens + unread - cache.pool_tokens
+        short_slots = 0 if slots is None else cache.used_slots + self._new_slots(outlook, unread) - slots
+        if short_tokens <= 0 and short_slots <= 0:
+            return 0.0
+        losses = self._losses_at(prices, now)
+        if losses.concern((owner, *outlook.path), short_tokens, short_slots):
+            losses = Losses(cache, prices, self.pace.factor, owner=owner, spared=outlook.path)
+        return losses.harm_s(short_tokens, short_slots)
+
+    def _losses_at(self, prices: Prices, now: float) -> Losses:
+        known, stamp = self._losses, (self.version, self.pace.factor)
+        if known is None or known[0] != stamp or now - known[1] >= KNOWN_S:
+            known = self._losses = stamp, now, Losses(self.cache, prices, self.pace.factor)
+        return known[2]
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""

@@ -17,10 +17,11 @@ from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission, Terms
 from ramjet.core.beliefs import Belief, Outlook, TokenRatios
-from ramjet.core.cache import Blocks
+from ramjet.core.cache import Blocks, PrefixCache
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
+from ramjet.core.losses import Prices
 from ramjet.core.policies import LONG_PROMPT, Reading, long_from
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
@@ -29,7 +30,6 @@ from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, deci
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
 
-_LOOK_S = 5.0
 _LEAD_S = 0.3
 _MOST_TOKENS = (1 << 32) - 1
 """What an end in `Blocks` can hold."""
@@ -70,9 +70,6 @@ class Router:
         self._freed: set[str] = set()
         """Replicas where a place may have become free since the held were last looked at."""
         self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int]]] = {}
-        self._worths: dict[Conversation, float] = {}
-        self._worths_at = -math.inf
-        """When those were worked out: many replicas hold something of the same conversations."""
         self._reports_cached: set[tuple[str, str]] = set()
 
     # -- a request --------------------------------------------------------------------------------------------------
@@ -141,6 +138,7 @@ class Router:
         if quick and not freed:
             return []
         entered: list[Visit] = []
+        prices = self._prices(now)
 
         def rank(visit: Visit) -> Sequence[Scored]:
             decision = self._decide(visit, now)
@@ -156,7 +154,7 @@ class Router:
 
         def glance(visit: Visit) -> Iterator[Candidate]:
             able = self._able(visit)
-            return (self._candidate(visit, each, 0, now) for each in able if each.name in freed)
+            return (self._candidate(visit, each, 0, prices, now) for each in able if each.name in freed)
 
         self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
         return entered
@@ -247,6 +245,8 @@ class Router:
         self.policy = policy
         self.admission.terms = policy.terms
         self.conversations.living_s = policy.living_s
+        for belief in self.beliefs.values():
+            belief.version += 1  # what things cost may have changed
 
     def refused(self, name: str, error: str, now: float) -> bool:
         """A request found nobody listening at a replica: it is down, and has lost its cache; True if that is news."""
@@ -319,7 +319,8 @@ class Router:
         if visit.prompt_tokens >= least_tokens:
             myself = visit.turn.conversation if visit.turn is not None else None
             longs = self.conversations.long_tokens(least_tokens, myself)
-        return [self._candidate(visit, each, longs.get(each.name, 0), now) for each in able]
+        prices = self._prices(now)
+        return [self._candidate(visit, each, longs.get(each.name, 0), prices, now) for each in able]
 
     def _able(self, visit: Visit) -> list[Replica]:
         """The replicas that can serve a request and have not been tried."""
@@ -329,7 +330,7 @@ class Router:
             replicas = [each for each in replicas if not each.models or model in each.models]
         return replicas
 
-    def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, now: float) -> Candidate:
+    def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, prices: Prices, now: float) -> Candidate:
         belief, reading = self.beliefs[replica.name], self.policy.reading
         pace = belief.pace.factor
         queue_s, cold_reads = self._standing(replica, now)
@@ -337,7 +338,8 @@ class Router:
         found_s = harm_s = 0.0
         fits = True
         if visit.usable is not None and visit.turn is not None:
-            outlook, harm_s = self._look(visit, visit.usable, visit.turn.conversation, replica, now)
+            outlook = self._look(visit, visit.usable, belief, replica.name)
+            harm_s = belief.harm_s(outlook, visit.prompt_tokens, visit.turn.conversation, prices, now)
             if self.policy.affinity:
                 matched = outlook.hit.tokens
                 own = max(0, matched - visit.shared_tokens)
@@ -382,43 +384,26 @@ class Router:
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), cold_reads)
         return known[1]
 
-    def _look(
-        self, visit: Visit, blocks: Blocks, conversation: Conversation, replica: Replica, now: float
-    ) -> tuple[Outlook, float]:
-        """What a prompt would find at a replica, and the seconds of others that it would cost there.
-
-        Who is held is looked at again and again: as long as nothing has changed there, the answer is the same, but for
-        the chances of a return, which change slowly.
+    def _look(self, visit: Visit, blocks: Blocks, belief: Belief, replica: str) -> Outlook:
+        """What a prompt would find at a replica. Who is held is looked at again and again: until something changes
+        there, the answer is the same.
         """
-        belief, reading = self.beliefs[replica.name], self.policy.reading
-        pace = belief.pace.factor
-        known = visit.looks.get(replica.name)
-        if known is not None and known[0] == belief.version and now - known[1] < _LOOK_S:
-            return known[2], known[3]
-        outlook = belief.outlook(blocks, visit.prompt_tokens)
-        harm_s = belief.harm_s(
-            outlook,
-            visit.prompt_tokens,
-            conversation,
-            worth=partial(self._worth, now=now),
-            read_s=lambda start, end: pace * reading.seconds(start, end),
-            most_s=2 * self.policy.terms.most_allowance_s,
+        known = visit.looks.get(replica)
+        if known is None or known[0] != belief.version:
+            known = visit.looks[replica] = belief.version, belief.outlook(blocks, visit.prompt_tokens)
+        return known[1]
+
+    def _prices(self, now: float) -> Prices:
+        """What it costs others to lose something."""
+        return Prices(
+            partial(self._worth, now=now), self.policy.reading.seconds, 2 * self.policy.terms.most_allowance_s
         )
-        visit.looks[replica.name] = belief.version, now, outlook, harm_s
-        return outlook, harm_s
 
     def _worth(self, owner: object, now: float) -> float:
         """The chance that a conversation comes back for what a replica holds of it."""
         if not isinstance(owner, Conversation):
             return 0.0
-        if owner.running:
-            return 1.0
-        if self._worths_at != now:
-            self._worths_at, self._worths = now, {}
-        worth = self._worths.get(owner)
-        if worth is None:
-            worth = self._worths[owner] = self.returns.probability(now - owner.seen_at, self.policy.return_s)
-        return worth
+        return 1.0 if owner.running else self.returns.probability(now - owner.seen_at, self.policy.return_s)
 
     def _home(self, visit: Visit) -> str | None:
         """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
@@ -523,16 +508,23 @@ class Router:
         for _ in self.conversations.expire(now):
             self.returns.gave_up()
         for belief in self.beliefs.values():
-            belief.cache.expire(now - self.policy.horizon_s)
+            belief.expire(now - self.policy.horizon_s)
         while self.memory_bytes > self.policy.memory_bytes and self._forget_something():
             pass
 
     def _forget_something(self) -> bool:
-        caches = [self.conversations.history, *(belief.cache for belief in self.beliefs.values())]
-        oldest = min(caches, key=lambda cache: math.inf if cache.oldest_at is None else cache.oldest_at)
-        if oldest.oldest_is_held:
+        """Forget the run of blocks that was used least recently, whether history or a belief has it."""
+        history = self.conversations.history
+        belief = min(self.beliefs.values(), key=lambda belief: _oldest_at(belief.cache), default=None)
+        if belief is not None and _oldest_at(belief.cache) < _oldest_at(history):
+            return belief.forget_least_used()
+        if history.oldest_is_held:
             self.conversations.forget_oldest()
-        return oldest.evict_one()
+        return history.evict_one()
+
+
+def _oldest_at(cache: PrefixCache) -> float:
+    return math.inf if cache.oldest_at is None else cache.oldest_at
 
 
 def _much_less(lease: Lease | None, reusable: int | None) -> bool:

@@ -46,8 +46,8 @@ class Visit:
     shared_tokens: int = 0
     """The part of the prompt that other living conversations have too."""
     tried: list[str] = field(default_factory=list)
-    looks: dict[str, tuple[int, float, Outlook, float]] = field(default_factory=dict)
-    """By replica: what was found there, and the version of the belief and the time at which."""
+    looks: dict[str, tuple[int, Outlook]] = field(default_factory=dict)
+    """By replica: what was found there, and the version of the belief at which."""
     lease: Lease | None = None
     held_since: float | None = None
     """Since when it waits for room; None while it does not."""

@@ -1,0 +1,152 @@
+"""What a replica would lose for the room that somebody needs, priced in seconds.
+
+A cache lets go in an order that is known: runs by their last use where tokens are short, snapshots by theirs where
+slots are. So what a need costs is a walk along both, as far as the need goes. The walk is the same for whoever comes
+next, until something changes there: it is made once, as far as anybody has asked, and afterwards only looked up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from ramjet.core.cache import EngineCache, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a loss costs, as things stand."""
+
+    worth: Callable[[object], float]
+    """The chance that an owner comes back for what is theirs, 0 to 1."""
+    read_s: Callable[[int, int], float]
+    """Seconds to read from one length in tokens to another, as the formula says."""
+    most_s: float
+    """When to stop counting."""
+
+
+class Losses:
+    """What goes first in a cache, and what that costs those whose it is. Good as long as the cache does not change."""
+
+    def __init__(
+        self,
+        cache: EngineCache,
+        prices: Prices,
+        pace: float,
+        *,
+        owner: object = None,
+        spared: Collection[Node] = (),
+    ) -> None:
+        """
+        Args:
+            cache: what would lose.
+            prices: what a loss costs.
+            pace: how many times as long as the formula says the replica takes to read.
+            owner: what is theirs costs nothing; None for what nobody in particular asks.
+            spared: what does not go, because whoever asks would use it.
+        """
+        self._prices = prices
+        self._pace = pace
+        self._owner = owner
+        self._spared = spared
+        # A run after the other: tokens and seconds up to and with it, and the seconds of each owner.
+        self._runs = self._next_runs(cache)
+        self._tokens: list[int] = []
+        self._lost: list[float] = []
+        self._lost_by: dict[object, list[tuple[int, float]]] = {}
+        # A snapshot after the other: whose loss it is (None where nobody misses it), and how much.
+        self._states = self._next_states(cache)
+        self._state_losses: list[tuple[object, float]] = []
+        # Where a node, or something of an owner's, comes first in either row.
+        self._first_run: dict[object, int] = {}
+        self._first_state: dict[object, int] = {}
+
+    def harm_s(self, short_tokens: int, short_slots: int) -> float:
+        """Seconds of reading that others need again when so many tokens and slots have to be found."""
+        runs, most_s = self._runs_for(short_tokens), self._prices.most_s
+        total = self._lost[runs - 1] if runs else 0.0
+        worst: dict[object, float] = {}
+        for owner, lost in self._states_for(short_slots):
+            if total > most_s:
+                break
+            if owner is None:
+                continue
+            # Whoever loses the snapshot cannot use the tokens before it either: the larger of both is their loss.
+            before = worst[owner] if owner in worst else self._lost_of(owner, runs)
+            if lost > before:
+                total += lost - before
+            worst[owner] = max(lost, before)
+        return total
+
+    def concern(self, those: Collection[object], short_tokens: int, short_slots: int) -> bool:
+        """Whether any of these nodes and owners is among what would go."""
+        runs, states = self._runs_for(short_tokens), len(self._states_for(short_slots))
+        return any(
+            self._first_run.get(each, runs) < runs or self._first_state.get(each, states) < states for each in those
+        )
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _runs_for(self, short_tokens: int) -> int:
+        """How many runs go for so many tokens; no more than it takes to stop counting."""
+        if short_tokens <= 0:
+            return 0
+        tokens, lost, most_s = self._tokens, self._lost, self._prices.most_s
+        while (not tokens or (tokens[-1] < short_tokens and lost[-1] <= most_s)) and next(self._runs, False):
+            pass
+        return min(bisect_left(tokens, short_tokens) + 1, len(tokens))
+
+    def _next_runs(self, cache: EngineCache) -> Iterator[bool]:
+        """Take down one run more at each step."""
+        tokens, total = 0, 0.0
+        for node in cache.least_used():
+            if node.holders or node in self._spared:
+                continue
+            owner = node.owner
+            at = len(self._tokens)
+            self._first_run[node] = at
+            tokens += node.tokens
+            if owner is not None:
+                self._first_run.setdefault(owner, at)
+                if owner is not self._owner:
+                    lost = self._price(owner, node.start, node.ends[-1])
+                    total += lost
+                    row = self._lost_by.setdefault(owner, [])
+                    row.append((at, lost + row[-1][1] if row else lost))
+            self._tokens.append(tokens)
+            self._lost.append(total)
+            yield True
+
+    def _lost_of(self, owner: object, runs: int) -> float:
+        """What an owner loses with the first so many runs."""
+        return next((lost for at, lost in reversed(self._lost_by.get(owner, ())) if at < runs), 0.0)
+
+    def _states_for(self, short_slots: int) -> list[tuple[object, float]]:
+        """The snapshots that go for so many slots."""
+        if short_slots <= 0:
+            return []
+        while len(self._state_losses) < short_slots and next(self._states, False):
+            pass
+        return self._state_losses[:short_slots]
+
+    def _next_states(self, cache: EngineCache) -> Iterator[bool]:
+        """Take down one snapshot more at each step."""
+        for node in cache.snapshots:
+            if node.locks or node in self._spared:
+                continue
+            owner, at = node.owner, len(self._state_losses)
+            self._first_state[node] = at
+            if owner is not None:
+                self._first_state.setdefault(owner, at)
+            if node.children or owner is None or owner is self._owner:
+                # With a deeper one, nobody misses it.
+                self._state_losses.append((None, 0.0))
+            else:
+                before = next((each for each in node.path() if each is not node and each.snapshot), None)
+                start = 0 if before is None else before.ends[-1]
+                self._state_losses.append((owner, self._price(owner, start, node.ends[-1])))
+            yield True
+
+    def _price(self, owner: object, start: int, end: int) -> float:
+        return self._prices.worth(owner) * (self._pace * self._prices.read_s(start, end))
