@@ -92,7 +92,7 @@ class Router:
         identity = usable if chain is known_prompt.usable else _in_tokens(chain, known, ratio)[0]
         shared = self.conversations.sharing(identity, sighting)
         turn = self.conversations.admit(identity, chain.head, sighting, now)
-        turn.conversation.tokens = prompt_tokens
+        self.conversations.measure(turn.conversation, prompt_tokens)
         return Visit(
             arrival,
             now,
@@ -458,7 +458,8 @@ class Router:
             size_bytes = visit.arrival.fingerprint.usable.size_bytes
             self.ratios.learn(visit.arrival.model, size_bytes, usage.prompt_tokens)
             conversation.prompt_bytes = size_bytes
-            conversation.prompt_tokens = conversation.tokens = usage.prompt_tokens
+            conversation.prompt_tokens = usage.prompt_tokens
+            self.conversations.measure(conversation, usage.prompt_tokens)
         if usage.cached_tokens is not None:
             believed = lease.scored.candidate.matched_tokens
             if not self.policy.affinity:

@@ -490,6 +490,16 @@ class Ledger(RuleBasedStateMachine):
         assert {each: each.running for each in known if each.running} == running
 
     @invariant()
+    def long_conversations_are_counted_by_their_tokens(self) -> None:
+        known = self.router.conversations
+        for least_tokens in (1, 900, 1_500, 2_048):
+            tokens = Counter[str]()
+            for each in known:
+                if each.home is not None and each.tokens >= least_tokens:
+                    tokens[each.home] += each.tokens
+            assert known.long_tokens(least_tokens, None) == tokens
+
+    @invariant()
     def what_is_held_is_held_by_the_living(self) -> None:
         known = self.router.conversations
         holders = Counter(node for each in known if each.holding and each.tail is not None for node in each.tail.path())
