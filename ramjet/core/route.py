@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 import xxhash
@@ -96,12 +97,15 @@ class Rule(Protocol):
     def name(self) -> str:
         """One of `REASONS`."""
 
-    def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
-        """Why this candidate may not; None if it may. `candidates` are all that the rules before have left."""
+    def refuses(self, ask: Ask, candidates: Sequence[Candidate]) -> Mapping[str, str]:
+        """The replicas that may not, and why. `candidates` are all that the rules before have left."""
 
 
 class Cost(Protocol):
-    """What it costs to serve this request there, in seconds of waiting."""
+    """What it costs to serve this request, in seconds of waiting.
+
+    All candidates at once: what a cost has to know of the others it works out once, and not for each of them.
+    """
 
     @property
     def name(self) -> str:
@@ -111,8 +115,8 @@ class Cost(Protocol):
     def breaks_ties(self) -> bool:
         """Whether it also decides between replicas that are as good by everything together."""
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
-        """Seconds, never negative."""
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> Sequence[float]:
+        """Seconds at each of the candidates, never negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ def decide(
     """
     if not candidates:
         raise ValueError("no replica to choose from")
-    everybody = sorted(candidates, key=lambda candidate: candidate.identity)
+    everybody = sorted(candidates, key=attrgetter("identity"))
     allowed, refused, obeyed, reason = _apply(rules, ask, everybody)
     unruled = _rank(ask, everybody, costs)
     ranked = _rank(ask, allowed, costs) if refused else unruled
@@ -168,26 +172,30 @@ def _apply(
     refused: dict[str, str] = {}
     obeyed: list[str] = []
     for rule in rules:
-        answers = {each.replica: rule.refuses(ask, each, allowed) for each in allowed}
-        left = [each for each in allowed if answers[each.replica] is None]
+        answers = rule.refuses(ask, allowed)
+        if not answers:
+            continue
+        left = [each for each in allowed if each.replica not in answers]
         if not left:
             spill = f"{rule.name}_spill"
             reason = spill if spill in REASONS else reason
             continue
-        if len(left) < len(allowed):
-            reason = reason or rule.name
-            obeyed.append(rule.name)
-            refused |= {replica: why for replica, why in answers.items() if why is not None}
-            allowed = left
+        reason = reason or rule.name
+        obeyed.append(rule.name)
+        refused |= answers
+        allowed = left
     return allowed, refused, tuple(obeyed), reason
 
 
 def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:
-    scored = []
-    for candidate in candidates:
-        working = {cost.name: cost.seconds(ask, candidate, candidates) for cost in costs}
-        scored.append(Scored(candidate, working, sum(working.values())))
-    scored.sort(key=lambda each: each.total_s)
+    names = [cost.name for cost in costs]
+    columns = [cost.seconds(ask, candidates) for cost in costs]
+    workings = zip(*columns, strict=True) if columns else [()] * len(candidates)
+    scored = [
+        Scored(candidate, dict(zip(names, working, strict=True)), sum(working))
+        for candidate, working in zip(candidates, workings, strict=True)
+    ]
+    scored.sort(key=attrgetter("total_s"))
     breaking = [cost.name for cost in costs if cost.breaks_ties]
     limit = scored[0].total_s + max(TIE_S, TIE_RATIO * scored[0].total_s)
     tied = sum(each.total_s <= limit for each in scored)
