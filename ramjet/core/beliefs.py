@@ -6,9 +6,10 @@ reports have taught. It is never trusted further than the next `cached_tokens`.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Node, Seat
 from ramjet.core.losses import Losses, Prices
@@ -21,8 +22,7 @@ TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """What a prompt would find at a replica."""
 
     hit: Hit
@@ -40,8 +40,10 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
-        self._losses: tuple[tuple[int, float], float, Losses] | None = None
-        """What would go first, and for which version and pace, and when, that was worked out."""
+        # What would go first; for which version and pace, and when, that was worked out.
+        self._losses: Losses
+        self._losses_of: tuple[int, float] | None = None
+        self._losses_at = -math.inf
         self._share = 1.0
         self._most_share = 1.0
 
@@ -66,9 +68,11 @@ class Belief:
         """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief."""
         if self.cache.pool_tokens is None:
             return True
+        held, most = self.cache.held_tokens, 0.97 * self.cache.pool_tokens
+        if held + prompt_tokens <= most:
+            return True
         shared = sum(node.tokens for node in outlook.path if node.holders)
-        need = prompt_tokens - min(shared, outlook.hit.tokens)
-        return self.cache.held_tokens + need <= 0.97 * self.cache.pool_tokens
+        return held + prompt_tokens - min(shared, outlook.hit.tokens) <= most
 
     def book(self, blocks: Blocks, prompt_tokens: int, owner: object, now: float) -> Seat:
         """A prompt has been sent there: it is as good as read, and whoever comes next with the same prefix finds it.
@@ -151,16 +155,15 @@ class Belief:
         short_slots = 0 if slots is None else cache.used_slots + self._new_slots(outlook, unread) - slots
         if short_tokens <= 0 and short_slots <= 0:
             return 0.0
-        losses = self._losses_at(prices, now)
-        if losses.concern((owner, *outlook.path), short_tokens, short_slots):
-            losses = Losses(cache, prices, self.pace.factor, owner=owner, spared=outlook.path)
-        return losses.harm_s(short_tokens, short_slots)
-
-    def _losses_at(self, prices: Prices, now: float) -> Losses:
-        known, stamp = self._losses, (self.version, self.pace.factor)
-        if known is None or known[0] != stamp or now - known[1] >= KNOWN_S:
-            known = self._losses = stamp, now, Losses(self.cache, prices, self.pace.factor)
-        return known[2]
+        pace = self.pace.factor
+        if self._losses_of != (self.version, pace) or now - self._losses_at >= KNOWN_S:
+            self._losses, self._losses_of, self._losses_at = Losses(cache, prices, pace), (self.version, pace), now
+        harm_s = self._losses.harm_s(short_tokens, short_slots, (owner, *outlook.path))
+        if harm_s is None:
+            mine = Losses(cache, prices, pace, owner=owner, spared=outlook.path)
+            harm_s = mine.harm_s(short_tokens, short_slots)
+        assert harm_s is not None
+        return harm_s
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""

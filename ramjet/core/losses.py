@@ -61,13 +61,29 @@ class Losses:
         # Where a node, or something of an owner's, comes first in either row.
         self._first_run: dict[object, int] = {}
         self._first_state: dict[object, int] = {}
+        self._harms: dict[tuple[int, int], float] = {}
 
-    def harm_s(self, short_tokens: int, short_slots: int) -> float:
-        """Seconds of reading that others need again when so many tokens and slots have to be found."""
-        runs, most_s = self._runs_for(short_tokens), self._prices.most_s
+    def harm_s(self, short_tokens: int, short_slots: int, but: Collection[object] = ()) -> float | None:
+        """Seconds of reading that others need again when so many tokens and slots have to be found.
+
+        None where one of these nodes or owners is among what would go: for them it is another sum.
+        """
+        runs, states = self._runs_for(short_tokens), self._states_for(short_slots)
+        if self._are_among(but, runs, states):
+            return None
+        harm_s = self._harms.get((runs, states))
+        if harm_s is None:
+            harm_s = self._harms[runs, states] = self._sum_s(runs, states)
+        return harm_s
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _sum_s(self, runs: int, states: int) -> float:
+        """What the first so many runs and snapshots are worth to those whose they are."""
+        most_s = self._prices.most_s
         total = self._lost[runs - 1] if runs else 0.0
         worst: dict[object, float] = {}
-        for owner, lost in self._states_for(short_slots):
+        for owner, lost in self._state_losses[:states]:
             if total > most_s:
                 break
             if owner is None:
@@ -79,14 +95,11 @@ class Losses:
             worst[owner] = max(lost, before)
         return total
 
-    def concern(self, those: Collection[object], short_tokens: int, short_slots: int) -> bool:
-        """Whether any of these nodes and owners is among what would go."""
-        runs, states = self._runs_for(short_tokens), len(self._states_for(short_slots))
-        return any(
-            self._first_run.get(each, runs) < runs or self._first_state.get(each, states) < states for each in those
-        )
-
-    # -- inside -----------------------------------------------------------------------------------------------------
+    def _are_among(self, those: Collection[object], runs: int, states: int) -> bool:
+        first_run, first_state = self._first_run, self._first_state
+        if first_run.keys().isdisjoint(those) and first_state.keys().isdisjoint(those):
+            return False
+        return any(first_run.get(each, runs) < runs or first_state.get(each, states) < states for each in those)
 
     def _runs_for(self, short_tokens: int) -> int:
         """How many runs go for so many tokens; no more than it takes to stop counting."""
@@ -122,13 +135,13 @@ class Losses:
         """What an owner loses with the first so many runs."""
         return next((lost for at, lost in reversed(self._lost_by.get(owner, ())) if at < runs), 0.0)
 
-    def _states_for(self, short_slots: int) -> list[tuple[object, float]]:
-        """The snapshots that go for so many slots."""
+    def _states_for(self, short_slots: int) -> int:
+        """How many snapshots go for so many slots."""
         if short_slots <= 0:
-            return []
+            return 0
         while len(self._state_losses) < short_slots and next(self._states, False):
             pass
-        return self._state_losses[:short_slots]
+        return min(short_slots, len(self._state_losses))
 
     def _next_states(self, cache: EngineCache) -> Iterator[bool]:
         """Take down one snapshot more at each step."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import xxhash
 
@@ -54,9 +54,8 @@ class Ask:
     """The prompt cut where the number of living conversations that share it changes: (end in tokens, conversations)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One replica as this request sees it."""
+class Candidate(NamedTuple):
+    """One replica as this request sees it. A tuple, for each request makes one of every replica."""
 
     replica: str
     identity: str
@@ -119,8 +118,7 @@ class Cost(Protocol):
         """Seconds at each of the candidates, never negative."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """A candidate with the working of its cost."""
 
     candidate: Candidate

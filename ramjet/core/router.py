@@ -343,7 +343,7 @@ class Router:
             if self.policy.affinity:
                 matched = outlook.hit.tokens
                 own = max(0, matched - visit.shared_tokens)
-                found_s = pace * reading.seconds(matched - own, matched)
+                found_s = pace * reading.seconds(matched - own, matched) if own else 0.0
             fits = not replica.in_flight or belief.fits(outlook, visit.prompt_tokens)
         most = belief.pools.most_running
         return Candidate(

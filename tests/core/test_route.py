@@ -480,7 +480,7 @@ def test_leaving_home_costs_two_seconds_while_it_holds_something_of_ones_own() -
     Requests at home are no reason to move, but for calls in parallel; a home that has lost everything is.
     """
     cost, home, other = LeaveCost(), at("a", 18_000, own_tokens=1_000), at("b")
-    busy = replace(home, in_flight=30)
+    busy = home._replace(in_flight=30)
     parallel = replace(ask(home="a"), in_parallel=True)
     lost = at("a", 17_000, own_tokens=0)
 

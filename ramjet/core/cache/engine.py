@@ -11,13 +11,13 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
 from ramjet.core.cache.tree import Blocks, Match, Node, PrefixCache
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """How much of a prompt can be reused."""
 
     depth: int
@@ -77,7 +77,9 @@ class EngineCache(PrefixCache):
     @property
     def used_tokens(self) -> int:
         """What is taken of the token pool."""
-        return self.tokens + self.private_tokens + self._snapshot_tokens(self.used_slots)
+        states = self.spec.snapshots
+        state_tokens = states.tokens_each * self.used_slots if states is not None and states.tokens_each else 0
+        return self.tokens + self.private_tokens + state_tokens
 
     @property
     def used_slots(self) -> int:
@@ -213,15 +215,17 @@ class EngineCache(PrefixCache):
     # -- seats ------------------------------------------------------------------------------------------------------
 
     def _look(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
-        known, node, host_state = blocks.tokens(found.depth), found.node, False
-        depth = min(found.depth, bisect_right(blocks.ends, prompt_tokens - self.spec.reads_last))
+        depth, node, host_state = found.depth, found.node, False
+        known, most = blocks.tokens(depth), prompt_tokens - self.spec.reads_last
+        if known > most:
+            depth = min(depth, bisect_right(blocks.ends, most))
         if self.spec.snapshots is not None and node is not None:
-            end = _blocks_to(node)
+            end = found.above + len(node.hashes)
             while node is not None and not (end <= depth and (node.snapshot or node.host_snapshot)):
                 end -= len(node.hashes)
                 node = node.parent
             depth, host_state = end, node is not None and not node.snapshot
-        tokens = blocks.tokens(depth)
+        tokens = known if depth == found.depth else blocks.tokens(depth)
         host_tokens = 0
         if self.spec.host is not None and found.node is not None:
             host_tokens = sum(_before(each, tokens) for each in found.node.path() if not each.on_device)
@@ -422,7 +426,7 @@ class EngineCache(PrefixCache):
         node = found.node
         if node is None or not depth:
             return None
-        above = _blocks_to(node) - len(node.hashes)
+        above = found.above
         while above >= depth:
             node = node.parent
             assert node is not None
@@ -564,11 +568,6 @@ class EngineCache(PrefixCache):
 
 def _is_device_leaf(node: Node) -> bool:
     return not any(child.on_device for child in node.children or ())
-
-
-def _blocks_to(node: Node) -> int:
-    """Blocks from the prompt's beginning to the end of this run."""
-    return sum(len(each.hashes) for each in node.path())
 
 
 def _before(node: Node, length_tokens: int) -> int:
