@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -548,10 +549,12 @@ def _in_tokens(chain: Chain, known: Conversation | None, bytes_per_token: float)
     What the conversation's last prompt took is known from the engine; only what is new is estimated from its bytes.
     """
     known_bytes, known_tokens = (known.prompt_bytes, known.prompt_tokens) if known is not None else (0, 0)
-
-    def tokens(at: int) -> int:
-        if at < known_bytes:
-            return min(_MOST_TOKENS, at * known_tokens // known_bytes)
-        return min(_MOST_TOKENS, known_tokens + int((at - known_bytes) / bytes_per_token))
-
-    return Blocks(chain.hashes, array("I", map(tokens, chain.ends))), max(1, tokens(chain.size_bytes))
+    places = [*chain.ends, chain.size_bytes]
+    new = bisect_left(places, known_bytes)
+    # A long prompt has hundreds of blocks, at every turn: no call for each of them.
+    tokens = [at * known_tokens // known_bytes for at in places[:new]]
+    tokens += [known_tokens + int((at - known_bytes) / bytes_per_token) for at in places[new:]]
+    if tokens[-1] > _MOST_TOKENS:
+        tokens = [min(_MOST_TOKENS, each) for each in tokens]
+    prompt_tokens = max(1, tokens.pop())
+    return Blocks(chain.hashes, array("I", tokens)), prompt_tokens
