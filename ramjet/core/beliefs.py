@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import NamedTuple
 
-from ramjet.core.cache import Blocks, EngineCache, Hit, Node, Seat
+from ramjet.core.cache import Blocks, EngineCache, Hit, Match, Node, Seat
 from ramjet.core.losses import Losses, Prices
 from ramjet.core.pools import CHUNK_TOKENS, Pools
 
@@ -28,6 +28,8 @@ class Outlook(NamedTuple):
     hit: Hit
     path: list[Node]
     """The runs it shares, deepest first, reusable or not."""
+    slots: int
+    """Snapshots on that path."""
 
 
 class Belief:
@@ -40,6 +42,9 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
+        # What prompts found, by their first block, and for which version that is true.
+        self._outlooks: dict[int, tuple[Match, list[Node], int]] = {}
+        self._outlooks_of = 0
         # What would go first; for which version and pace, and when, that was worked out.
         self._losses: Losses
         self._losses_of: tuple[int, float] | None = None
@@ -61,8 +66,17 @@ class Belief:
 
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         """What a prompt would find there. Changes nothing."""
-        found, hit = self.cache.look(blocks, prompt_tokens)
-        return Outlook(hit, list(found.node.path()) if found.node is not None else [])
+        if self._outlooks_of != self.version:
+            self._outlooks, self._outlooks_of = {}, self.version
+        # Most prompts that begin alike leave what is there at the same place: where a common system prompt ends.
+        first = blocks.hashes[0]
+        known = self._outlooks.get(first)
+        if known is None or not self.cache.matches(blocks, known[0]):
+            found = self.cache.match(blocks)
+            path = list(found.node.path()) if found.node is not None else []
+            known = self._outlooks[first] = found, path, sum(node.snapshot for node in path)
+        found, path, slots = known
+        return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots)
 
     def fits(self, outlook: Outlook, prompt_tokens: int) -> bool:
         """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief."""
@@ -149,20 +163,16 @@ class Belief:
             prices: what others lose is worth; asked again when something has changed here, or time has passed.
             now: the time.
         """
-        cache, slots = self.cache, self.pools.slots
-        unread = prompt_tokens - outlook.hit.tokens
-        short_tokens = 0 if cache.pool_tokens is None else cache.used_tokens + unread - cache.pool_tokens
-        short_slots = 0 if slots is None else cache.used_slots + self._new_slots(outlook, unread) - slots
-        if short_tokens <= 0 and short_slots <= 0:
-            return 0.0
         pace = self.pace.factor
         if self._losses_of != (self.version, pace) or now - self._losses_at >= KNOWN_S:
-            self._losses, self._losses_of, self._losses_at = Losses(cache, prices, pace), (self.version, pace), now
-        harm_s = self._losses.harm_s(short_tokens, short_slots, (owner, *outlook.path))
+            self._losses, self._losses_of, self._losses_at = Losses(self.cache, prices, pace), (self.version, pace), now
+        tokens = prompt_tokens - outlook.hit.tokens
+        slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
+        harm_s = self._losses.harm_s(tokens, slots, (owner, *outlook.path))
         if harm_s is None:
-            mine = Losses(cache, prices, pace, owner=owner, spared=outlook.path)
-            harm_s = mine.harm_s(short_tokens, short_slots)
-        assert harm_s is not None
+            mine = Losses(self.cache, prices, pace, owner=owner, spared=outlook.path)
+            harm_s = mine.harm_s(tokens, slots)
+            assert harm_s is not None
         return harm_s
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
@@ -170,8 +180,7 @@ class Belief:
         pools = self.pools
         saved = -(-unread_tokens // (pools.chunk_tokens or CHUNK_TOKENS)) if unread_tokens >= pools.grid_tokens else 0
         if pools.per_path is not None:
-            own = sum(node.snapshot for node in outlook.path)
-            saved = max(0, min(own + saved, pools.per_path) - own)
+            saved = max(0, min(outlook.slots + saved, pools.per_path) - outlook.slots)
         return pools.private + saved
 
     def _apply_share(self) -> None:

@@ -50,6 +50,9 @@ class Losses:
         self._pace = pace
         self._owner = owner
         self._spared = spared
+        states = cache.spec.snapshots
+        self._free_tokens = None if cache.pool_tokens is None else cache.pool_tokens - cache.used_tokens
+        self._free_slots = None if states is None or states.slots is None else states.slots - cache.used_slots
         # A run after the other: tokens and seconds up to and with it, and the seconds of each owner.
         self._runs = self._next_runs(cache)
         self._tokens: list[int] = []
@@ -61,14 +64,19 @@ class Losses:
         # Where a node, or something of an owner's, comes first in either row.
         self._first_run: dict[object, int] = {}
         self._first_state: dict[object, int] = {}
+        self._worths: dict[object, float] = {}
         self._harms: dict[tuple[int, int], float] = {}
 
-    def harm_s(self, short_tokens: int, short_slots: int, but: Collection[object] = ()) -> float | None:
-        """Seconds of reading that others need again when so many tokens and slots have to be found.
+    def harm_s(self, tokens: int, slots: int, but: Collection[object] = ()) -> float | None:
+        """Seconds of reading that others need again when somebody needs so many tokens and slots.
 
-        None where one of these nodes or owners is among what would go: for them it is another sum.
+        None where one of `but`, nodes or owners, is among what would go: for whoever asks it is another sum.
         """
-        runs, states = self._runs_for(short_tokens), self._states_for(short_slots)
+        free_tokens, free_slots = self._free_tokens, self._free_slots
+        runs = 0 if free_tokens is None or tokens <= free_tokens else self._runs_for(tokens - free_tokens)
+        states = 0 if free_slots is None or slots <= free_slots else self._states_for(slots - free_slots)
+        if not runs and not states:
+            return 0.0
         if self._are_among(but, runs, states):
             return None
         harm_s = self._harms.get((runs, states))
@@ -103,8 +111,6 @@ class Losses:
 
     def _runs_for(self, short_tokens: int) -> int:
         """How many runs go for so many tokens; no more than it takes to stop counting."""
-        if short_tokens <= 0:
-            return 0
         tokens, lost, most_s = self._tokens, self._lost, self._prices.most_s
         while (not tokens or (tokens[-1] < short_tokens and lost[-1] <= most_s)) and next(self._runs, False):
             pass
@@ -137,8 +143,6 @@ class Losses:
 
     def _states_for(self, short_slots: int) -> int:
         """How many snapshots go for so many slots."""
-        if short_slots <= 0:
-            return 0
         while len(self._state_losses) < short_slots and next(self._states, False):
             pass
         return min(short_slots, len(self._state_losses))
@@ -162,4 +166,7 @@ class Losses:
             yield True
 
     def _price(self, owner: object, start: int, end: int) -> float:
-        return self._prices.worth(owner) * (self._pace * self._prices.read_s(start, end))
+        worth = self._worths.get(owner)
+        if worth is None:
+            worth = self._worths[owner] = self._prices.worth(owner)
+        return worth * (self._pace * self._prices.read_s(start, end))

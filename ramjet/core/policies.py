@@ -152,7 +152,8 @@ LONG_SHARE = 0.3
 
 def long_from(least_tokens: int, pools: Iterable[int | None]) -> int:
     """The length in tokens from which a conversation is long: a smaller pool makes shorter ones long."""
-    return min([least_tokens, *(int(LONG_SHARE * pool) for pool in pools if pool is not None)])
+    smallest = min((pool for pool in pools if pool is not None), default=None)
+    return least_tokens if smallest is None else min(least_tokens, int(LONG_SHARE * smallest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import partial
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission, Terms
-from ramjet.core.beliefs import Belief, Outlook, TokenRatios
+from ramjet.core.beliefs import Belief, TokenRatios
 from ramjet.core.cache import Blocks, PrefixCache
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fingerprint import Chain
@@ -339,7 +339,7 @@ class Router:
         found_s = harm_s = 0.0
         fits = True
         if visit.usable is not None and visit.turn is not None:
-            outlook = self._look(visit, visit.usable, belief, replica.name)
+            outlook = belief.outlook(visit.usable, visit.prompt_tokens)
             harm_s = belief.harm_s(outlook, visit.prompt_tokens, visit.turn.conversation, prices, now)
             if self.policy.affinity:
                 matched = outlook.hit.tokens
@@ -383,15 +383,6 @@ class Router:
                 lease.is_cold and lease.is_reading and not 0 <= lease.read_at - now < _LEAD_S for lease in leases
             )
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), cold_reads)
-        return known[1]
-
-    def _look(self, visit: Visit, blocks: Blocks, belief: Belief, replica: str) -> Outlook:
-        """What a prompt would find at a replica. Who is held is looked at again and again: until something changes
-        there, the answer is the same.
-        """
-        known = visit.looks.get(replica)
-        if known is None or known[0] != belief.version:
-            known = visit.looks[replica] = belief.version, belief.outlook(blocks, visit.prompt_tokens)
         return known[1]
 
     def _prices(self, now: float) -> Prices:

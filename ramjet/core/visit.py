@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ramjet.core.beliefs import Belief, Outlook
+from ramjet.core.beliefs import Belief
 from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Turn
 from ramjet.core.fingerprint import Fingerprint
@@ -46,8 +46,6 @@ class Visit:
     shared_tokens: int = 0
     """The part of the prompt that other living conversations have too."""
     tried: list[str] = field(default_factory=list)
-    looks: dict[str, tuple[int, Outlook]] = field(default_factory=dict)
-    """By replica: what was found there, and the version of the belief at which."""
     lease: Lease | None = None
     held_since: float | None = None
     """Since when it waits for room; None while it does not."""

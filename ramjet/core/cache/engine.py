@@ -102,7 +102,7 @@ class EngineCache(PrefixCache):
     def look(self, blocks: Blocks, prompt_tokens: int) -> tuple[Match, Hit]:
         """What is there of a prompt, and how much of it can be reused. Changes nothing."""
         found = self.match(blocks)
-        return found, self._look(blocks, prompt_tokens, found)
+        return found, self.hit(blocks, prompt_tokens, found)
 
     def enter(
         self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float, *, anyway: bool = False
@@ -214,7 +214,8 @@ class EngineCache(PrefixCache):
 
     # -- seats ------------------------------------------------------------------------------------------------------
 
-    def _look(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
+    def hit(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
+        """How much can be reused of what was found of a prompt. Changes nothing."""
         depth, node, host_state = found.depth, found.node, False
         known, most = blocks.tokens(depth), prompt_tokens - self.spec.reads_last
         if known > most:

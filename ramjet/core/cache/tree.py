@@ -146,6 +146,19 @@ class PrefixCache:
                 break
         return Match(depth, last, above)
 
+    def matches(self, blocks: Blocks, found: Match) -> bool:
+        """Whether matching this prompt would find just that; quicker than matching it."""
+        hashes, depth, node = blocks.hashes, found.depth, found.node
+        if node is None:
+            return hashes[0] not in self._index
+        inside = depth - found.above
+        # Equal hashes: everything before is equal too.
+        if len(hashes) < depth or hashes[depth - 1] != node.hashes[inside - 1]:
+            return False
+        if len(hashes) == depth:
+            return True
+        return hashes[depth] not in self._index if inside == len(node.hashes) else hashes[depth] != node.hashes[inside]
+
     def insert(self, blocks: Blocks, now: float) -> Node | None:
         """Take the whole prompt in, mark its path as just used, and evict others until the pool is kept.
 
