@@ -506,14 +506,14 @@ class Router:
             pass
 
     def _forget_something(self) -> bool:
-        """Forget the run of blocks that was used least recently, whether history or a belief has it."""
+        """Forget the run of blocks that was used least recently, whether the history or a belief has it."""
         history = self.conversations.history
         belief = min(self.beliefs.values(), key=lambda belief: _oldest_at(belief.cache), default=None)
-        if belief is not None and _oldest_at(belief.cache) < _oldest_at(history):
-            return belief.forget_least_used()
-        if history.oldest_is_held:
+        if belief is not None and _oldest_at(belief.cache) >= _oldest_at(history):
+            belief = None
+        if (history if belief is None else belief.cache).oldest_is_held:
             self.conversations.forget_oldest()
-        return history.evict_one()
+        return history.evict_one() if belief is None else belief.forget_least_used()
 
 
 def _oldest_at(cache: PrefixCache) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
-from ramjet.core.cache.tree import Blocks, Match, Node, PrefixCache
+from ramjet.core.cache.tree import NOTHING, Blocks, Match, Node, PrefixCache
 
 
 class Hit(NamedTuple):
@@ -47,7 +47,9 @@ class Seat:
     fork_tokens: int | None = None
     """Where it left another prompt, and saves the state for those who do the same."""
     tail: Node | None = None
-    """The end of the path that it keeps from eviction."""
+    """The end of the path that it keeps from eviction..."""
+    depth: int = 0
+    """...and the blocks of that path."""
     snapshot: Node | None = None
     """The snapshot that it keeps."""
 
@@ -127,7 +129,7 @@ class EngineCache(PrefixCache):
         self._reserved_tokens += need
         if (tail := self._end_at(found, hit.depth, now)) is not None:
             self.hold(tail)
-            seat.tail = tail
+            seat.tail, seat.depth = tail, hit.depth
             if self.spec.snapshots is not None:
                 self._lock(seat, tail)
             self._bring_back(tail, now)
@@ -138,18 +140,24 @@ class EngineCache(PrefixCache):
 
     def forward(self, seat: Seat, tokens: int, now: float) -> None:
         """The engine has read so many more tokens of the prompt."""
+        if self._forward(seat, tokens, now) and seat.tail is not None:
+            self.touch(seat.tail, now)
+
+    def _forward(self, seat: Seat, tokens: int, now: float) -> bool:
+        """Take what was read; whether the tree has grown by it. Its path is still to be marked as used."""
         start, end = seat.read_tokens, seat.read_tokens + tokens
         seat.read_tokens = end
         self.private_tokens += tokens
         self._free_tokens()
         states = self.spec.snapshots
         if states is None:
-            self._keep(seat, end, now)
-        elif tokens >= states.grid_tokens:
-            at = start + tokens // states.grid_tokens * states.grid_tokens
-            if seat.fork_tokens is not None and start < seat.fork_tokens < end:
-                at = seat.fork_tokens
-            self._keep(seat, at, now)
+            return self._keep(seat, end, now)
+        if tokens < states.grid_tokens:
+            return False
+        at = start + tokens // states.grid_tokens * states.grid_tokens
+        if seat.fork_tokens is not None and start < seat.fork_tokens < end:
+            at = seat.fork_tokens
+        return self._keep(seat, at, now)
 
     def write(self, seat: Seat, tokens: int) -> None:
         """The engine has generated so many more tokens."""
@@ -172,11 +180,10 @@ class EngineCache(PrefixCache):
             # The last token generated was never read.
             end = seat.read_tokens - 1
             seat.blocks = blocks
-            if states is None:
-                self._keep(seat, end, now)
-            elif (at := end // states.grid_tokens * states.grid_tokens) > seat.prompt_tokens:
-                # Saved while it was generated, in a slot that the request had for that.
-                self._keep(seat, at, now)
+            at = end if states is None else end // states.grid_tokens * states.grid_tokens
+            # A state is saved while the answer is generated, in a slot that the request had for that.
+            if (states is None or at > seat.prompt_tokens) and self._keep(seat, at, now) and seat.tail is not None:
+                self.touch(seat.tail, now)
         self.private_tokens -= seat.read_tokens - seat.kept_tokens
         self._reserved_tokens -= seat.reserved_tokens
         if seat.tail is not None:
@@ -188,9 +195,11 @@ class EngineCache(PrefixCache):
 
     def read(self, seat: Seat, now: float) -> None:
         """The engine has read, or will have, the rest of the prompt: for those who do not watch it chunk by chunk."""
-        chunk = self.spec.chunk_tokens
+        chunk, has_grown = self.spec.chunk_tokens, False
         while (left := seat.prompt_tokens - seat.read_tokens) > 0:
-            self.forward(seat, left if self.spec.snapshots is None else min(left, chunk), now)
+            has_grown |= self._forward(seat, left if self.spec.snapshots is None else min(left, chunk), now)
+        if has_grown and seat.tail is not None:
+            self.touch(seat.tail, now)
 
     def serve(self, blocks: Blocks, prompt_tokens: int, now: float) -> Hit | None:
         """A request's whole life at once; None if there was no room."""
@@ -252,21 +261,18 @@ class EngineCache(PrefixCache):
         fork = hit.known_tokens // states.grid_tokens * states.grid_tokens
         return fork if fork > hit.tokens else None
 
-    def _keep(self, seat: Seat, upto_tokens: int, now: float) -> None:
-        """Put a request's tokens into the tree down to a length, with a snapshot there."""
+    def _keep(self, seat: Seat, upto_tokens: int, now: float) -> bool:
+        """Put a request's tokens into the tree down to a length, with a snapshot there; False if they are there.
+
+        The path is held and not yet marked as used: that is to be done before anybody can take something from it.
+        """
         depth = bisect_right(seat.blocks.ends, upto_tokens)
         if seat.blocks.tokens(depth) <= seat.kept_tokens:
-            return
-        blocks = Blocks(seat.blocks.hashes[:depth], seat.blocks.ends[:depth])
-        kept = blocks.tokens(depth) - seat.kept_tokens
+            return False
+        kept = seat.blocks.tokens(depth) - seat.kept_tokens
         # Handed over: what the tree already had of it is freed.
         self.private_tokens -= kept
-        tail = self.insert(blocks, now)
-        assert tail is not None
-        self.hold(tail)
-        if seat.tail is not None:
-            self.release(seat.tail)
-        seat.tail = tail
+        tail = self._extend(seat, depth, now)
         seat.kept_tokens += kept
         given = min(seat.reserved_tokens, kept)
         seat.reserved_tokens -= given
@@ -279,6 +285,29 @@ class EngineCache(PrefixCache):
             self._cap(tail)
             self._free_slots()
         self._free_tokens()
+        return True
+
+    def _extend(self, seat: Seat, depth: int, now: float) -> Node:
+        """Put the first `depth` blocks of a request into the tree, below what it has there, and hold them.
+
+        What only the host held is on the device again. Makes no room.
+        """
+        blocks = Blocks(seat.blocks.hashes[:depth], seat.blocks.ends[:depth])
+        above = seat.tail
+        known = NOTHING if above is None else Match(seat.depth, above, seat.depth - len(above.hashes))
+        found = self.match(blocks, known)
+        tail = self._end_at(found, found.depth, now)
+        if found.depth < depth:
+            tail = self._grow(tail, blocks, found.depth, now)
+        assert tail is not None
+        for node in tail.path():
+            if node is above:
+                break
+            if not node.on_device:
+                self._on_device_again(node)
+            self._hold_run(node)
+        seat.tail, seat.depth = tail, depth
+        return tail
 
     # -- snapshots --------------------------------------------------------------------------------------------------
 
@@ -393,9 +422,12 @@ class EngineCache(PrefixCache):
     def hold(self, tail: Node) -> None:
         """Keep the path that ends in `tail` from being evicted, until `release`."""
         for node in tail.path():
-            if not node.holders:
-                self.held_tokens += node.tokens
-            node.holders += 1
+            self._hold_run(node)
+
+    def _hold_run(self, node: Node) -> None:
+        if not node.holders:
+            self.held_tokens += node.tokens
+        node.holders += 1
 
     def release(self, tail: Node) -> None:
         """Give back one `hold`."""
@@ -405,22 +437,6 @@ class EngineCache(PrefixCache):
                 self.held_tokens -= node.tokens
 
     # -- the tree ---------------------------------------------------------------------------------------------------
-
-    def insert(self, blocks: Blocks, now: float) -> Node | None:
-        """Take a prompt in and mark its path as just used; what only the host held is on the device again.
-
-        Makes no room: `forward` has.
-        """
-        found = self.match(blocks)
-        tail = self._end_at(found, found.depth, now)
-        if found.depth < len(blocks):
-            tail = self._grow(tail, blocks, found.depth, now)
-        if tail is not None:
-            for node in tail.path():
-                if not node.on_device:
-                    self._on_device_again(node)
-            self.touch(tail, now)
-        return tail
 
     def _end_at(self, found: Match, depth: int, now: float) -> Node | None:
         """The node that ends with the first `depth` blocks of what was found."""

@@ -94,6 +94,9 @@ class Match(NamedTuple):
     """Blocks before those of `node`."""
 
 
+NOTHING = Match(0, None, 0)
+
+
 class PrefixCache:
     """A radix tree over chained block hashes with one pool of tokens, evicted leaf first by least recent use."""
 
@@ -132,9 +135,13 @@ class PrefixCache:
         """Whether somebody holds the least recently used run."""
         return bool(self._order) and next(iter(self._order)).holders > 0
 
-    def match(self, blocks: Blocks) -> Match:
-        """Find the longest prefix of the prompt that is held. Looking changes nothing, not even the order of use."""
-        hashes, index, last, above, depth = blocks.hashes, self._index, None, 0, 0
+    def match(self, blocks: Blocks, known: Match = NOTHING) -> Match:
+        """Find the longest prefix of the prompt that is held. Looking changes nothing, not even the order of use.
+
+        `known` is a part of it that is known to be held, to the end of a run.
+        """
+        depth, last, above = known
+        hashes, index = blocks.hashes, self._index
         most = len(hashes)
         while depth < most:
             node = index.get(hashes[depth])
