@@ -71,6 +71,8 @@ class Router:
         self._freed: set[str] = set()
         """Replicas where a place may have become free since the held were last looked at."""
         self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int]]] = {}
+        self._used_since = -math.inf
+        """No replica is believed to hold anything that was last used before."""
         self._reports_cached: set[tuple[str, str]] = set()
 
     # -- a request --------------------------------------------------------------------------------------------------
@@ -500,8 +502,10 @@ class Router:
         """Let go of what is old, and of what is least used when memory is short."""
         for _ in self.conversations.expire(now):
             self.returns.gave_up()
-        for belief in self.beliefs.values():
-            belief.expire(now - self.policy.horizon_s)
+        if self._used_since < now - self.policy.horizon_s:
+            for belief in self.beliefs.values():
+                belief.expire(now - self.policy.horizon_s)
+            self._used_since = min([now, *(_oldest_at(belief.cache) for belief in self.beliefs.values())])
         while self.memory_bytes > self.policy.memory_bytes and self._forget_something():
             pass
 
