@@ -178,14 +178,14 @@ class Router:
             if lease.alone and lease.is_reading:
                 expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
                 lease.belief.pace.learn(expected_s, now - lease.placed_at)
-            lease.read()
+            lease.read(now)
             self._freed.add(lease.replica.name)
 
-    def failed(self, visit: Visit) -> None:
+    def failed(self, visit: Visit, now: float) -> None:
         """The replica did not serve the request; it may be placed again."""
         lease = visit.lease
         if lease is not None:
-            lease.release()
+            lease.release(now)
             self._freed.add(lease.replica.name)
             self._unread(visit, lease)
 
@@ -207,7 +207,7 @@ class Router:
         was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
         if lease is not None:
             was_open = lease.open
-            lease.release()
+            lease.release(now)
             self._freed.add(lease.replica.name)
             if was_read:
                 self._learn(visit, lease, usage, now)
@@ -303,7 +303,7 @@ class Router:
             shows_first=visit.arrival.stream,
         )
         replica.sent(now)
-        replica.queue[lease] = candidate.read_s
+        replica.line_up(lease, candidate.read_s, now)
         visit.decision, visit.lease = decision, lease
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
@@ -379,7 +379,7 @@ class Router:
             for lease in leases:
                 # What is not seen to be read has been, when it should have.
                 if not lease.shows_first and now >= lease.read_at:
-                    lease.read()
+                    lease.read(lease.read_at)
             # One that is about to end keeps nobody out: the next would find the replica idle.
             cold_reads = sum(
                 lease.is_cold and lease.is_reading and not 0 <= lease.read_at - now < _LEAD_S for lease in leases

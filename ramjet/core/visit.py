@@ -83,21 +83,21 @@ class Lease:
     """Whether its first token will be seen: the answer is a stream."""
     open: bool = True
 
-    def read(self) -> None:
+    def read(self, now: float) -> None:
         """The prompt has been read: those behind it no longer wait for that."""
-        self.replica.queue.pop(self, None)
+        self.replica.read(self, now)
 
     @property
     def is_reading(self) -> bool:
         """Whether the prompt is still to be read, as far as anybody knows."""
         return self in self.replica.queue
 
-    def release(self) -> None:
+    def release(self, now: float) -> None:
         """Give the place back; a second call does nothing."""
         if self.open:
             self.open = False
             self.replica.done()
-            self.read()
+            self.read(now)
             if self.cache is not None and self.seat is not None:
                 self.belief.version += 1
                 self.cache.leave(self.seat, self.placed_at)
