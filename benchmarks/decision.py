@@ -4,7 +4,8 @@
 
 The router as it ships is filled with conversations that share the system prompts of eight agents, each as long as the
 seed's, until all pools are too small for them by 3 %: tokens and snapshots, so that whoever comes pushes somebody out,
-and that is priced. All conversations are alive, and two requests run at every replica. Then these are timed:
+and that is priced. All conversations are alive. Two requests write at every replica meanwhile, and at every fourth a
+third is being read, a cold prompt of 30,000 tokens. Then these are timed:
 
 * next: a conversation of the length asked for goes on. It is placed at its home.
 * held: one begins with a prompt of that length. It would push out too much, and is held.
@@ -39,7 +40,7 @@ from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import Piece, Prompt
-from ramjet.core.route import Decision
+from ramjet.core.route import Candidate
 from ramjet.core.router import Router
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
@@ -52,8 +53,9 @@ SYSTEM_TOKENS = 17_000
 MESSAGE_TOKENS = 500
 OWN_TOKENS = (2_000, 60_000)
 """Shortest and longest conversation beyond the system prompt; as many in each octave between."""
-RUNNING = 2
-"""Requests that run at every replica meanwhile."""
+WRITING = 2
+"""Requests whose answers are being written at every replica meanwhile."""
+READING_EVERY, READING_TOKENS = 4, 30_000
 TALKS = 16
 """Conversations of the length asked for, whose next turns are timed."""
 PER_PATH = 2
@@ -123,19 +125,12 @@ class Timed(Router):
         """Let admission decide, watch, or do nothing."""
         self.change_policy(replace(self.policy, terms=replace(self.policy.terms, mode=mode)))
 
-    def _candidates(self, visit: Visit, now: float) -> Any:
+    def _candidates(self, *looking: Any) -> list[Candidate]:
         began = process_time()
         try:
-            return super()._candidates(visit, now)
+            return super()._candidates(*looking)
         finally:
             self.took["look"] += process_time() - began
-
-    def _decide(self, visit: Visit, now: float) -> Decision | None:
-        began = process_time()
-        try:
-            return super()._decide(visit, now)
-        finally:
-            self.took["decide"] += process_time() - began
 
     def _book(self, *booking: Any) -> Lease:
         began = process_time()
@@ -177,8 +172,11 @@ class Scene:
             cache = self.router.beliefs[each.name].cache
             full = replace(each.pools, tokens=int(FITS * cache.used_tokens), slots=int(FITS * cache.used_slots))
             self.router.resize(each.name, configured=full)
-            for _ in range(RUNNING):
-                self._place(next(self._numbers), SYSTEM_TOKENS + OWN_TOKENS[0], on=each)
+            for _ in range(WRITING):
+                writes = self._place(next(self._numbers), SYSTEM_TOKENS + OWN_TOKENS[0], on=each)
+                self.router.first_token(writes, self._now)
+        for each in replicas[::READING_EVERY]:
+            self._place(next(self._numbers), READING_TOKENS, on=each)
         for each in replicas:
             each.draining = False
 

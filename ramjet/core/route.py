@@ -90,7 +90,10 @@ class Candidate(NamedTuple):
 
 
 class Rule(Protocol):
-    """May a replica serve this request? A rule that would refuse everybody gives way."""
+    """May a replica serve this request? A rule that would refuse everybody gives way.
+
+    Whom it does not refuse beside an ideal replica, idle and without long neighbours, it refuses beside none.
+    """
 
     @property
     def name(self) -> str:
@@ -103,7 +106,8 @@ class Rule(Protocol):
 class Cost(Protocol):
     """What it costs to serve this request, in seconds of waiting.
 
-    All candidates at once: what a cost has to know of the others it works out once, and not for each of them.
+    All candidates at once: what a cost has to know of the others it works out once, and not for each of them. It is
+    never less where more is to be read, ahead or lost.
     """
 
     @property
@@ -136,6 +140,8 @@ class Decision:
     """Replica to the reason it may not serve."""
     rules: tuple[str, ...] = ()
     """The rules that refused those."""
+    elsewhere_s: float | None = None
+    """What even an ideal replica would have cost; None unless that was reason enough to look at none but the first."""
 
     @property
     def chosen(self) -> Scored:
@@ -195,7 +201,7 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
     ]
     scored.sort(key=attrgetter("total_s"))
     breaking = [cost.name for cost in costs if cost.breaks_ties]
-    limit = scored[0].total_s + max(TIE_S, TIE_RATIO * scored[0].total_s)
+    limit = tied_until_s(scored[0].total_s)
     tied = sum(each.total_s <= limit for each in scored)
     scored[:tied] = sorted(
         scored[:tied],
@@ -207,6 +213,11 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
         ),
     )
     return tuple(scored)
+
+
+def tied_until_s(least_s: float) -> float:
+    """Up to which cost a candidate is as good as the cheapest."""
+    return least_s + max(TIE_S, TIE_RATIO * least_s)
 
 
 def rendezvous(ask: Ask, candidate: Candidate) -> int:

@@ -27,7 +27,7 @@ from ramjet.core.policies import LONG_PROMPT, Reading, long_from
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
 from ramjet.core.returns import Returns
-from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
+from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide, tied_until_s
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
 
@@ -116,7 +116,7 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
-        decision = self._decide(visit, now)
+        decision = self._stay(visit, now) or self._decide(visit, now)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
@@ -277,10 +277,38 @@ class Router:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _decide(self, visit: Visit, now: float) -> Decision | None:
-        candidates = self._candidates(visit, now)
-        if not candidates:
+        """Rank all replicas that can serve a request; None where there is none."""
+        able = self._able(visit)
+        if not able:
             return None
+        candidates = self._candidates(visit, able, self._long_tokens(visit, able), now)
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
+
+    def _stay(self, visit: Visit, now: float) -> Decision | None:
+        """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
+
+        Most turns are like that, and for them a large fleet is no dearer than a small one. The decision is the one that
+        all replicas together would have led to: what costs and rules promise sees to that.
+        """
+        able = self._able(visit)
+        replica = next((each for each in able if each.name == self._home(visit)), None)
+        if replica is None or len(able) < 2 or visit.tried:
+            return None
+        (home,) = self._candidates(visit, [replica], self._long_tokens(visit, able), now)
+        ideal = Candidate(
+            replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=self._smallest_pool(able)
+        )
+        # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
+        others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
+        decision = decide(self._ask(visit), (home, *others), rules=self.policy.rules, costs=self.policy.costs)
+        here, *elsewhere = decision.ranked
+        if decision.refused or here.candidate is not home:
+            return None
+        elsewhere_s = min(each.total_s for each in elsewhere)
+        may_enter = self.policy.terms.mode == "off" or self.admission.choose([here], home.replica) is not None
+        if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
+            return None
+        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s)
 
     def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
         if chosen.candidate.replica != decision.chosen.candidate.replica:
@@ -314,16 +342,23 @@ class Router:
             self.conversations.settle(visit.turn.conversation, replica.name)
         return lease
 
-    def _candidates(self, visit: Visit, now: float | None = None) -> list[Candidate]:
-        now = visit.arrived_at if now is None else now
-        able = self._able(visit)
-        least_tokens = long_from(self.policy.long_tokens, [self.beliefs[each.name].pool_tokens for each in able])
-        longs: Mapping[str, int] = {}
-        if visit.prompt_tokens >= least_tokens:
-            myself = visit.turn.conversation if visit.turn is not None else None
-            longs = self.conversations.long_tokens(least_tokens, myself)
+    def _candidates(
+        self, visit: Visit, replicas: Sequence[Replica], long_tokens: Mapping[str, int], now: float
+    ) -> list[Candidate]:
         prices = self._prices(now)
-        return [self._candidate(visit, each, longs.get(each.name, 0), prices, now) for each in able]
+        return [self._candidate(visit, each, long_tokens.get(each.name, 0), prices, now) for each in replicas]
+
+    def _long_tokens(self, visit: Visit, able: Sequence[Replica]) -> Mapping[str, int]:
+        """Tokens of the other living long conversations at each replica; nothing where the request is not long."""
+        least_tokens = long_from(self.policy.long_tokens, [self._smallest_pool(able)])
+        if visit.prompt_tokens < least_tokens:
+            return {}
+        return self.conversations.long_tokens(least_tokens, None if visit.turn is None else visit.turn.conversation)
+
+    def _smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
+        """The smallest of their token pools that are known."""
+        pools = (self.beliefs[each.name].pool_tokens for each in replicas)
+        return min((pool for pool in pools if pool is not None), default=None)
 
     def _able(self, visit: Visit) -> list[Replica]:
         """The replicas that can serve a request and have not been tried."""

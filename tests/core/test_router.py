@@ -555,7 +555,7 @@ TestLedger = Ledger.TestCase
 def believed(to: Router, given: Arrival) -> dict[str, int]:
     """Tokens of a prompt that each replica is believed to hold."""
     visit = to.arrive(given, 0)
-    matched = {each.replica: each.matched_tokens for each in to._candidates(visit)}
+    matched = {each.replica: each.matched_tokens for each in to._candidates(visit, to._able(visit), {}, 0)}
     to.finish(visit, 0, outcome="client_disconnect", status=None)
     return matched
 
