@@ -11,6 +11,9 @@ third is being read, a cold prompt of 30,000 tokens. Then these are timed:
 * held: one begins with a prompt of that length. It would push out too much, and is held.
 * new: the same where admission only observes. It is placed, and pushes others out.
 
+Between two of them sixteen other conversations are served a turn, for so many turns come on one that begins: what was
+worked out about those replicas is out of date then.
+
 A decision is `arrive` and `place`. Its parts: recognise the conversation, look at every replica, rank them, book the
 place. The body has been read and its prompt hashed before; how long the hashing took is printed beside it. Times are
 of the processor: a decision waits for nothing, and what else the machine does is not its cost.
@@ -56,6 +59,8 @@ OWN_TOKENS = (2_000, 60_000)
 WRITING = 2
 """Requests whose answers are being written at every replica meanwhile."""
 READING_EVERY, READING_TOKENS = 4, 30_000
+BETWEEN = 16
+"""Turns of other conversations between two decisions that are timed."""
 TALKS = 16
 """Conversations of the length asked for, whose next turns are timed."""
 PER_PATH = 2
@@ -123,7 +128,9 @@ class Timed(Router):
 
     def enforce(self, mode: Mode) -> None:
         """Let admission decide, watch, or do nothing."""
-        self.change_policy(replace(self.policy, terms=replace(self.policy.terms, mode=mode)))
+        # Not `change_policy`, after which everything would be worked out anew.
+        self.policy = replace(self.policy, terms=replace(self.policy.terms, mode=mode))
+        self.admission.terms = self.policy.terms
 
     def _candidates(self, *looking: Any) -> list[Candidate]:
         began = process_time()
@@ -154,6 +161,8 @@ class Scene:
         self._chance = Random(SEED)
         self._numbers = count(conversations)
         self._now = 0.0
+        self._lengths: dict[int, int] = {}
+        """Of the conversations that the fleet is filled with, in tokens."""
         self._systems = [_message(f"agent {at}", SYSTEM_TOKENS) for at in range(AGENTS)]
         self._filler = _message("", MESSAGE_TOKENS)
         self._fill(conversations)
@@ -167,6 +176,7 @@ class Scene:
         for number in range(conversations):
             tokens = SYSTEM_TOKENS + int(math.exp(self._chance.uniform(least, most)))
             self._end(self._place(number, tokens, on=replicas[number % len(replicas)]))
+            self._lengths[number] = tokens
             self._now += FILLED_IN_S / conversations
         for each in replicas:
             cache = self.router.beliefs[each.name].cache
@@ -186,10 +196,11 @@ class Scene:
         talks = [(next(self._numbers), tokens) for _ in range(TALKS if kind == "next" else 0)]
         for number, length in talks:
             self._end(self._place(number, length))
-        self.router.enforce("enforce" if kind == "held" else "observe")
         took: defaultdict[str, list[float]] = defaultdict(list)
         for _ in range(decisions):
             number, length = talks.pop(0) if talks else (next(self._numbers), int(tokens * self._chance.uniform(*VARY)))
+            self._let_others_go_on()
+            self.router.enforce("enforce" if kind == "held" else "observe")
             self._now += 0.01
             self._decide(number, length, kind, took)
             if kind == "next":
@@ -233,6 +244,14 @@ class Scene:
             router.finish(visit, self._now, outcome="client_disconnect", status=None)
         else:
             self._end(visit)
+
+    def _let_others_go_on(self) -> None:
+        """Turns that are not timed, of conversations chosen at random."""
+        self.router.enforce("off")
+        for number in self._chance.sample(range(self.size[1]), min(BETWEEN, self.size[1])):
+            self._lengths[number] += MESSAGE_TOKENS
+            self._now += 0.001
+            self._end(self._place(number, self._lengths[number]))
 
     def _place(self, number: int, tokens: int, on: Replica | None = None) -> Visit:
         visit = self.router.arrive(self._arrival(number, tokens), self._now)

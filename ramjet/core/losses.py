@@ -8,7 +8,7 @@ next, until something changes there: it is made once, as far as anybody has aske
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ramjet.core.cache import EngineCache, Node
@@ -54,12 +54,12 @@ class Losses:
         self._free_tokens = None if cache.pool_tokens is None else cache.pool_tokens - cache.used_tokens
         self._free_slots = None if states is None or states.slots is None else states.slots - cache.used_slots
         # A run after the other: tokens and seconds up to and with it, and the seconds of each owner.
-        self._runs = self._next_runs(cache)
+        self._runs = iter(cache.least_used())
         self._tokens: list[int] = []
         self._lost: list[float] = []
         self._lost_by: dict[object, list[tuple[int, float]]] = {}
         # A snapshot after the other: whose loss it is (None where nobody misses it), and how much.
-        self._states = self._next_states(cache)
+        self._states = iter(cache.snapshots)
         self._state_losses: list[tuple[object, float]] = []
         # Where a node, or something of an owner's, comes first in either row.
         self._first_run: dict[object, int] = {}
@@ -111,31 +111,24 @@ class Losses:
 
     def _runs_for(self, short_tokens: int) -> int:
         """How many runs go for so many tokens; no more than it takes to stop counting."""
-        tokens, lost, most_s = self._tokens, self._lost, self._prices.most_s
-        while (not tokens or (tokens[-1] < short_tokens and lost[-1] <= most_s)) and next(self._runs, False):
-            pass
-        return min(bisect_left(tokens, short_tokens) + 1, len(tokens))
-
-    def _next_runs(self, cache: EngineCache) -> Iterator[bool]:
-        """Take down one run more at each step."""
-        tokens, total = 0, 0.0
-        for node in cache.least_used():
+        tokens = self._tokens[-1] if self._tokens else 0
+        total = self._lost[-1] if self._lost else 0.0
+        while tokens < short_tokens and total <= self._prices.most_s and (node := next(self._runs, None)) is not None:
             if node.holders or node in self._spared:
                 continue
-            owner = node.owner
-            at = len(self._tokens)
+            owner, end, at = node.owner, node.ends[-1], len(self._tokens)
             self._first_run[node] = at
-            tokens += node.tokens
+            tokens += end - node.start
             if owner is not None:
                 self._first_run.setdefault(owner, at)
                 if owner is not self._owner:
-                    lost = self._price(owner, node.start, node.ends[-1])
+                    lost = self._price(owner, node.start, end)
                     total += lost
                     row = self._lost_by.setdefault(owner, [])
                     row.append((at, lost + row[-1][1] if row else lost))
             self._tokens.append(tokens)
             self._lost.append(total)
-            yield True
+        return min(bisect_left(self._tokens, short_tokens) + 1, len(self._tokens))
 
     def _lost_of(self, owner: object, runs: int) -> float:
         """What an owner loses with the first so many runs."""
@@ -143,13 +136,7 @@ class Losses:
 
     def _states_for(self, short_slots: int) -> int:
         """How many snapshots go for so many slots."""
-        while len(self._state_losses) < short_slots and next(self._states, False):
-            pass
-        return min(short_slots, len(self._state_losses))
-
-    def _next_states(self, cache: EngineCache) -> Iterator[bool]:
-        """Take down one snapshot more at each step."""
-        for node in cache.snapshots:
+        while len(self._state_losses) < short_slots and (node := next(self._states, None)) is not None:
             if node.locks or node in self._spared:
                 continue
             owner, at = node.owner, len(self._state_losses)
@@ -163,7 +150,7 @@ class Losses:
                 before = next((each for each in node.path() if each is not node and each.snapshot), None)
                 start = 0 if before is None else before.ends[-1]
                 self._state_losses.append((owner, self._price(owner, start, node.ends[-1])))
-            yield True
+        return min(short_slots, len(self._state_losses))
 
     def _price(self, owner: object, start: int, end: int) -> float:
         worth = self._worths.get(owner)
