@@ -168,11 +168,9 @@ class Belief:
             self._losses, self._losses_of, self._losses_at = Losses(self.cache, prices, pace), (self.version, pace), now
         tokens = prompt_tokens - outlook.hit.tokens
         slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
-        harm_s = self._losses.harm_s(tokens, slots, (owner, *outlook.path))
-        if harm_s is None:
-            mine = Losses(self.cache, prices, pace, owner=owner, spared=outlook.path)
-            harm_s = mine.harm_s(tokens, slots)
-            assert harm_s is not None
+        harm_s = self._losses.harm_s(tokens, slots)
+        if self._losses.concern(owner, outlook.path):
+            return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots)
         return harm_s
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:

@@ -7,9 +7,11 @@ next, until something changes there: it is made once, as far as anybody has aske
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from ramjet.core.cache import EngineCache, Node
 
@@ -30,55 +32,52 @@ class Losses:
     """What goes first in a cache, and what that costs those whose it is. Good as long as the cache does not change."""
 
     def __init__(
-        self,
-        cache: EngineCache,
-        prices: Prices,
-        pace: float,
-        *,
-        owner: object = None,
-        spared: Collection[Node] = (),
+        self, cache: EngineCache, prices: Prices, pace: float, *, owner: object = None, path: Sequence[Node] = ()
     ) -> None:
         """
         Args:
             cache: what would lose.
             prices: what a loss costs.
             pace: how many times as long as the formula says the replica takes to read.
-            owner: what is theirs costs nothing; None for what nobody in particular asks.
-            spared: what does not go, because whoever asks would use it.
+            owner: who asks, and loses nothing by what is theirs; None for what nobody in particular asks.
+            path: what they would use there, deepest run first; it stays.
         """
         self._prices = prices
         self._pace = pace
         self._owner = owner
-        self._spared = spared
+        self._path = path
         states = cache.spec.snapshots
         self._free_tokens = None if cache.pool_tokens is None else cache.pool_tokens - cache.used_tokens
         self._free_slots = None if states is None or states.slots is None else states.slots - cache.used_slots
-        # A run after the other: tokens and seconds up to and with it, and the seconds of each owner.
+        # A run after the other: tokens up to and with it, whose it is, their seconds, and all seconds so far.
         self._runs = iter(cache.least_used())
         self._tokens: list[int] = []
+        self._owners: list[object] = []
         self._lost: list[float] = []
-        self._lost_by: dict[object, list[tuple[int, float]]] = {}
+        self._total: list[float] = []
+        self._used_at = -math.inf
+        """When the last of these runs was used: those that were used later come later."""
         # A snapshot after the other: whose loss it is (None where nobody misses it), and how much.
-        self._states = iter(cache.snapshots)
-        self._state_losses: list[tuple[object, float]] = []
-        # Where a node, or something of an owner's, comes first in either row.
-        self._first_run: dict[object, int] = {}
-        self._first_state: dict[object, int] = {}
+        self._snapshots = iter(cache.snapshots)
+        self._states: dict[Node, tuple[object, float]] = {}
         self._worths: dict[object, float] = {}
         self._harms: dict[tuple[int, int], float] = {}
 
-    def harm_s(self, tokens: int, slots: int, but: Collection[object] = ()) -> float | None:
-        """Seconds of reading that others need again when somebody needs so many tokens and slots.
+    def concern(self, owner: object, path: Sequence[Node]) -> bool:
+        """Whether something of an owner's, or of a path, may be among what was seen to go: they need a walk of their own."""
+        return (
+            owner in self._worths
+            or (bool(path) and path[0].touched_at <= self._used_at)
+            or not self._states.keys().isdisjoint(path)
+        )
 
-        None where one of `but`, nodes or owners, is among what would go: for whoever asks it is another sum.
-        """
+    def harm_s(self, tokens: int, slots: int) -> float:
+        """Seconds of reading that others need again when somebody needs so many tokens and slots."""
         free_tokens, free_slots = self._free_tokens, self._free_slots
         runs = 0 if free_tokens is None or tokens <= free_tokens else self._runs_for(tokens - free_tokens)
         states = 0 if free_slots is None or slots <= free_slots else self._states_for(slots - free_slots)
         if not runs and not states:
             return 0.0
-        if self._are_among(but, runs, states):
-            return None
         harm_s = self._harms.get((runs, states))
         if harm_s is None:
             harm_s = self._harms[runs, states] = self._sum_s(runs, states)
@@ -88,72 +87,56 @@ class Losses:
 
     def _sum_s(self, runs: int, states: int) -> float:
         """What the first so many runs and snapshots are worth to those whose they are."""
-        most_s = self._prices.most_s
-        total = self._lost[runs - 1] if runs else 0.0
-        worst: dict[object, float] = {}
-        for owner, lost in self._state_losses[:states]:
-            if total > most_s:
+        total = self._total[runs - 1] if runs else 0.0
+        losing = list(islice(self._states.values(), states))
+        lost_by = {owner: 0.0 for owner, _ in losing}
+        for owner, lost in zip(self._owners[:runs], self._lost[:runs], strict=True):
+            if owner in lost_by:
+                lost_by[owner] += lost
+        for owner, lost in losing:
+            if total > self._prices.most_s:
                 break
-            if owner is None:
-                continue
             # Whoever loses the snapshot cannot use the tokens before it either: the larger of both is their loss.
-            before = worst[owner] if owner in worst else self._lost_of(owner, runs)
-            if lost > before:
-                total += lost - before
-            worst[owner] = max(lost, before)
+            if owner is not None and lost > lost_by[owner]:
+                total += lost - lost_by[owner]
+                lost_by[owner] = lost
         return total
-
-    def _are_among(self, those: Collection[object], runs: int, states: int) -> bool:
-        first_run, first_state = self._first_run, self._first_state
-        if first_run.keys().isdisjoint(those) and first_state.keys().isdisjoint(those):
-            return False
-        return any(first_run.get(each, runs) < runs or first_state.get(each, states) < states for each in those)
 
     def _runs_for(self, short_tokens: int) -> int:
         """How many runs go for so many tokens; no more than it takes to stop counting."""
         tokens = self._tokens[-1] if self._tokens else 0
-        total = self._lost[-1] if self._lost else 0.0
-        while tokens < short_tokens and total <= self._prices.most_s and (node := next(self._runs, None)) is not None:
-            if node.holders or node in self._spared:
+        total = self._total[-1] if self._total else 0.0
+        most_s = self._prices.most_s
+        while tokens < short_tokens and total <= most_s and (node := next(self._runs, None)) is not None:
+            if node.holders or node in self._path:
                 continue
-            owner, end, at = node.owner, node.ends[-1], len(self._tokens)
-            self._first_run[node] = at
+            owner, end = node.owner, node.ends[-1]
+            lost = 0.0 if owner is None else self._price_s(owner, node.start, end)
             tokens += end - node.start
-            if owner is not None:
-                self._first_run.setdefault(owner, at)
-                if owner is not self._owner:
-                    lost = self._price(owner, node.start, end)
-                    total += lost
-                    row = self._lost_by.setdefault(owner, [])
-                    row.append((at, lost + row[-1][1] if row else lost))
+            total += lost
             self._tokens.append(tokens)
-            self._lost.append(total)
+            self._owners.append(owner)
+            self._lost.append(lost)
+            self._total.append(total)
+            self._used_at = node.touched_at
         return min(bisect_left(self._tokens, short_tokens) + 1, len(self._tokens))
-
-    def _lost_of(self, owner: object, runs: int) -> float:
-        """What an owner loses with the first so many runs."""
-        return next((lost for at, lost in reversed(self._lost_by.get(owner, ())) if at < runs), 0.0)
 
     def _states_for(self, short_slots: int) -> int:
         """How many snapshots go for so many slots."""
-        while len(self._state_losses) < short_slots and (node := next(self._states, None)) is not None:
-            if node.locks or node in self._spared:
+        while len(self._states) < short_slots and (node := next(self._snapshots, None)) is not None:
+            if node.locks or node in self._path:
                 continue
-            owner, at = node.owner, len(self._state_losses)
-            self._first_state[node] = at
-            if owner is not None:
-                self._first_state.setdefault(owner, at)
-            if node.children or owner is None or owner is self._owner:
+            owner = node.owner
+            if node.children or owner is None:
                 # With a deeper one, nobody misses it.
-                self._state_losses.append((None, 0.0))
-            else:
-                before = next((each for each in node.path() if each is not node and each.snapshot), None)
-                start = 0 if before is None else before.ends[-1]
-                self._state_losses.append((owner, self._price(owner, start, node.ends[-1])))
-        return min(short_slots, len(self._state_losses))
+                self._states[node] = None, 0.0
+                continue
+            before = next((each for each in node.path() if each is not node and each.snapshot), None)
+            self._states[node] = owner, self._price_s(owner, 0 if before is None else before.ends[-1], node.ends[-1])
+        return min(short_slots, len(self._states))
 
-    def _price(self, owner: object, start: int, end: int) -> float:
+    def _price_s(self, owner: object, start: int, end: int) -> float:
         worth = self._worths.get(owner)
         if worth is None:
-            worth = self._worths[owner] = self._prices.worth(owner)
+            worth = self._worths[owner] = 0.0 if owner is self._owner else self._prices.worth(owner)
         return worth * (self._pace * self._prices.read_s(start, end))
