@@ -153,7 +153,9 @@ class Belief:
         fresh.pool_tokens = self.cache.pool_tokens
         self.cache = fresh
 
-    def harm_s(self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float) -> float:
+    def harm_s(
+        self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
+    ) -> float:
         """Seconds of reading that others will need again for what a prompt would push out.
 
         Args:
@@ -162,15 +164,16 @@ class Belief:
             owner: whose it is; what it pushes out of its own harms nobody else.
             prices: what others lose is worth; asked again when something has changed here, or time has passed.
             now: the time.
+            most_s: when to stop counting.
         """
         pace = self.pace.factor
         if self._losses_of != (self.version, pace) or now - self._losses_at >= KNOWN_S:
             self._losses, self._losses_of, self._losses_at = Losses(self.cache, prices, pace), (self.version, pace), now
         tokens = prompt_tokens - outlook.hit.tokens
         slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
-        harm_s = self._losses.harm_s(tokens, slots)
+        harm_s = self._losses.harm_s(tokens, slots, most_s)
         if self._losses.concern(owner, outlook.path):
-            return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots)
+            return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots, most_s)
         return harm_s
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:

@@ -8,7 +8,7 @@ next, until something changes there: it is made once, as far as anybody has aske
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,8 +24,6 @@ class Prices:
     """The chance that an owner comes back for what is theirs, 0 to 1."""
     read_s: Callable[[int, int], float]
     """Seconds to read from one length in tokens to another, as the formula says."""
-    most_s: float
-    """When to stop counting."""
 
 
 class Losses:
@@ -61,7 +59,7 @@ class Losses:
         self._snapshots = iter(cache.snapshots)
         self._states: dict[Node, tuple[object, float]] = {}
         self._worths: dict[object, float] = {}
-        self._harms: dict[tuple[int, int], float] = {}
+        self._harms: dict[tuple[int, int, float], float] = {}
 
     def concern(self, owner: object, path: Sequence[Node]) -> bool:
         """Whether something of an owner's, or of a path, may be among what was seen to go: they need a walk of their own."""
@@ -71,21 +69,26 @@ class Losses:
             or not self._states.keys().isdisjoint(path)
         )
 
-    def harm_s(self, tokens: int, slots: int) -> float:
-        """Seconds of reading that others need again when somebody needs so many tokens and slots."""
+    def harm_s(self, tokens: int, slots: int, most_s: float) -> float:
+        """Seconds of reading that others need again when somebody needs so many tokens and slots.
+
+        What comes after the first that makes it more than `most_s` is not counted.
+        """
         free_tokens, free_slots = self._free_tokens, self._free_slots
-        runs = 0 if free_tokens is None or tokens <= free_tokens else self._runs_for(tokens - free_tokens)
-        states = 0 if free_slots is None or slots <= free_slots else self._states_for(slots - free_slots)
-        if not runs and not states:
-            return 0.0
-        harm_s = self._harms.get((runs, states))
+        runs = 0 if free_tokens is None or tokens <= free_tokens else self._runs_for(tokens - free_tokens, most_s)
+        states = 0
+        if free_slots is not None and slots > free_slots and (not runs or self._total[runs - 1] <= most_s):
+            states = self._states_for(slots - free_slots)
+        if not states:
+            return self._total[runs - 1] if runs else 0.0
+        harm_s = self._harms.get((runs, states, most_s))
         if harm_s is None:
-            harm_s = self._harms[runs, states] = self._sum_s(runs, states)
+            harm_s = self._harms[runs, states, most_s] = self._sum_s(runs, states, most_s)
         return harm_s
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _sum_s(self, runs: int, states: int) -> float:
+    def _sum_s(self, runs: int, states: int, most_s: float) -> float:
         """What the first so many runs and snapshots are worth to those whose they are."""
         total = self._total[runs - 1] if runs else 0.0
         losing = list(islice(self._states.values(), states))
@@ -94,7 +97,7 @@ class Losses:
             if owner in lost_by:
                 lost_by[owner] += lost
         for owner, lost in losing:
-            if total > self._prices.most_s:
+            if total > most_s:
                 break
             # Whoever loses the snapshot cannot use the tokens before it either: the larger of both is their loss.
             if owner is not None and lost > lost_by[owner]:
@@ -102,11 +105,10 @@ class Losses:
                 lost_by[owner] = lost
         return total
 
-    def _runs_for(self, short_tokens: int) -> int:
+    def _runs_for(self, short_tokens: int, most_s: float) -> int:
         """How many runs go for so many tokens; no more than it takes to stop counting."""
         tokens = self._tokens[-1] if self._tokens else 0
         total = self._total[-1] if self._total else 0.0
-        most_s = self._prices.most_s
         while tokens < short_tokens and total <= most_s and (node := next(self._runs, None)) is not None:
             if node.holders or node in self._path:
                 continue
@@ -119,7 +121,8 @@ class Losses:
             self._lost.append(lost)
             self._total.append(total)
             self._used_at = node.touched_at
-        return min(bisect_left(self._tokens, short_tokens) + 1, len(self._tokens))
+        enough = min(bisect_left(self._tokens, short_tokens), bisect_right(self._total, most_s))
+        return min(enough + 1, len(self._tokens))
 
     def _states_for(self, short_slots: int) -> int:
         """How many snapshots go for so many slots."""

@@ -80,7 +80,8 @@ class Candidate(NamedTuple):
     found_s: float = 0.0
     """Seconds it would take to read what it holds of the conversation's own part."""
     harm_s: float = 0.0
-    """Seconds of reading that others will need again for what this request would push out, as far as they come back."""
+    """Seconds of reading that others will need again for what this request would push out, as far as they come back; and
+    as far as it was counted."""
     fits: bool = True
     """Whether its pool has room beside the requests that run there."""
     is_full: bool = False

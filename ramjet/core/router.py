@@ -116,7 +116,7 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
-        decision = self._stay(visit, now) or self._decide(visit, now)
+        decision = self._stay(visit, now) or self._glance(visit, now) or self._decide(visit, now)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
@@ -276,12 +276,13 @@ class Router:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _decide(self, visit: Visit, now: float) -> Decision | None:
+    def _decide(self, visit: Visit, now: float, *, counts_all: bool = True) -> Decision | None:
         """Rank all replicas that can serve a request; None where there is none."""
         able = self._able(visit)
         if not able:
             return None
-        candidates = self._candidates(visit, able, self._long_tokens(visit, able), now)
+        longs = self._long_tokens(visit, able)
+        candidates = self._candidates(visit, able, longs, now, counts_all=counts_all)
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -309,6 +310,25 @@ class Router:
         if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
             return None
         return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s)
+
+    def _glance(self, visit: Visit, now: float) -> Decision | None:
+        """The decision of a first look, where it says all that is needed when a request comes; None: look again.
+
+        What a request would push out is counted only until it is too much to enter free of charge. Where that is so
+        everywhere, the request is held, however much it is; and where the cheapest is free, the others do not matter if
+        they are dearer by what has been counted.
+        """
+        if self.policy.terms.mode != "enforce" or visit.turn is None or visit.tried:
+            return None
+        decision = self._decide(visit, now, counts_all=False)
+        if decision is None or self.admission.choose(decision.ranked, None) is None:
+            return decision
+        first = decision.ranked[0]
+        beyond = [each for each in decision.ranked if not self.policy.terms.costs_nothing(each.candidate)]
+        if not beyond:
+            return decision
+        is_clear = min(each.total_s for each in beyond) > tied_until_s(first.total_s)
+        return decision if is_clear and self.admission.choose(decision.ranked, self._home(visit)) is first else None
 
     def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
         if chosen.candidate.replica != decision.chosen.candidate.replica:
@@ -343,10 +363,19 @@ class Router:
         return lease
 
     def _candidates(
-        self, visit: Visit, replicas: Sequence[Replica], long_tokens: Mapping[str, int], now: float
+        self,
+        visit: Visit,
+        replicas: Sequence[Replica],
+        long_tokens: Mapping[str, int],
+        now: float,
+        *,
+        counts_all: bool = True,
     ) -> list[Candidate]:
         prices = self._prices(now)
-        return [self._candidate(visit, each, long_tokens.get(each.name, 0), prices, now) for each in replicas]
+        return [
+            self._candidate(visit, each, long_tokens.get(each.name, 0), prices, now, counts_all=counts_all)
+            for each in replicas
+        ]
 
     def _long_tokens(self, visit: Visit, able: Sequence[Replica]) -> Mapping[str, int]:
         """Tokens of the other living long conversations at each replica; nothing where the request is not long."""
@@ -368,21 +397,35 @@ class Router:
             replicas = [each for each in replicas if not each.models or model in each.models]
         return replicas
 
-    def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, prices: Prices, now: float) -> Candidate:
-        belief, reading = self.beliefs[replica.name], self.policy.reading
+    def _candidate(
+        self,
+        visit: Visit,
+        replica: Replica,
+        long_tokens: int,
+        prices: Prices,
+        now: float,
+        *,
+        counts_all: bool = True,
+    ) -> Candidate:
+        """A replica as a request sees it; without `counts_all`, the harm there counts until it is not free any more."""
+        belief, reading, terms = self.beliefs[replica.name], self.policy.reading, self.policy.terms
         pace = belief.pace.factor
         queue_s, cold_reads = self._standing(replica, now)
         matched = own = 0
         found_s = harm_s = 0.0
         fits = True
         if visit.usable is not None and visit.turn is not None:
-            outlook = belief.outlook(visit.usable, visit.prompt_tokens)
-            harm_s = belief.harm_s(outlook, visit.prompt_tokens, visit.turn.conversation, prices, now)
+            prompt_tokens, conversation = visit.prompt_tokens, visit.turn.conversation
+            outlook = belief.outlook(visit.usable, prompt_tokens)
             if self.policy.affinity:
                 matched = outlook.hit.tokens
                 own = max(0, matched - visit.shared_tokens)
                 found_s = pace * reading.seconds(matched - own, matched) if own else 0.0
-            fits = not replica.in_flight or belief.fits(outlook, visit.prompt_tokens)
+            most_s = 2 * terms.most_allowance_s
+            if not counts_all:
+                most_s = min(most_s, terms.free_upto_s(found_s))
+            harm_s = belief.harm_s(outlook, prompt_tokens, conversation, prices, now, most_s=most_s)
+            fits = not replica.in_flight or belief.fits(outlook, prompt_tokens)
         most = belief.pools.most_running
         return Candidate(
             replica=replica.name,
@@ -424,9 +467,7 @@ class Router:
 
     def _prices(self, now: float) -> Prices:
         """What it costs others to lose something."""
-        return Prices(
-            partial(self._worth, now=now), self.policy.reading.seconds, 2 * self.policy.terms.most_allowance_s
-        )
+        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
 
     def _worth(self, owner: object, now: float) -> float:
         """The chance that a conversation comes back for what a replica holds of it."""

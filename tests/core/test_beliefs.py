@@ -39,10 +39,9 @@ def harm(belief: Belief, name: str, tokens: int, chance: float = 1.0) -> float:
     prices = Prices(
         worth=lambda owner: chance if owner is OTHER else 1.0,
         read_s=lambda start, end: (end - start) / 1_000,
-        most_s=1_000.0,
     )
     # Each asks at a time of its own, so that nothing that was worked out before is used again.
-    return belief.harm_s(outlook, tokens, MINE, prices, next(LATER))
+    return belief.harm_s(outlook, tokens, MINE, prices, next(LATER), most_s=1_000.0)
 
 
 def test_who_finds_room_harms_nobody() -> None:

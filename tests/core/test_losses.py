@@ -21,7 +21,9 @@ WORTH = {"ann": 1.0, "bob": 0.5, "cid": 0.25}
 OWNERS = (*WORTH, None)
 
 
-def eager(belief: Belief, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices) -> float:
+def eager(  # noqa: PLR0917 - as the method's
+    belief: Belief, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, most_s: float
+) -> float:
     """The definition: walk both orders of eviction, as far as the prompt needs room, and add up what others lose."""
     cache, losses = belief.cache, defaultdict[object, float](float)
     spared = set(outlook.path)
@@ -31,7 +33,7 @@ def eager(belief: Belief, outlook: Outlook, prompt_tokens: int, owner: object, p
     if cache.pool_tokens is not None:
         short = cache.used_tokens + unread - cache.pool_tokens
         for node in cache.least_used():
-            if short <= 0 or total > prices.most_s:
+            if short <= 0 or total > most_s:
                 break
             if node.holders or node in spared:
                 continue
@@ -43,7 +45,7 @@ def eager(belief: Belief, outlook: Outlook, prompt_tokens: int, owner: object, p
     if belief.pools.slots is not None:
         short = cache.used_slots + belief._new_slots(outlook, unread) - belief.pools.slots
         for node in cache.snapshots:
-            if short <= 0 or total > prices.most_s:
+            if short <= 0 or total > most_s:
                 break
             if node.locks or node in spared:
                 continue
@@ -117,38 +119,36 @@ def apply(belief: Belief, seats: list[Seat], event: tuple[Any, ...], now: float)
     pools=POOLS,
     before=st.lists(st.tuples(st.just("serve"), WORDS, WHO), min_size=8, max_size=12),
     events=st.lists(EVENT, min_size=2, max_size=12),
-    asking=st.lists(st.tuples(WORDS, WHO), min_size=4, max_size=8),
-    most_s=st.sampled_from((1.0, 1e9)),
+    asking=st.lists(st.tuples(WORDS, WHO, st.sampled_from((0.3, 1.0, 1e9))), min_size=4, max_size=8),
 )
 @settings(max_examples=150, deadline=None)
 def test_what_is_looked_up_is_what_a_walk_would_say(
     pools: Pools,
     before: list[tuple[Any, ...]],
     events: list[tuple[Any, ...]],
-    asking: list[tuple[list[int], str | None]],
-    most_s: float,
+    asking: list[tuple[list[int], str | None, float]],
 ) -> None:
     """
     To the last digit, whatever was asked before and has happened since, and whatever the asking has there itself.
     """
     belief, seats = Belief(pools), list[Seat]()
-    prices = Prices(worth=lambda owner: WORTH[str(owner)], read_s=Reading(1e-3, 1e-7).seconds, most_s=most_s)
+    prices = Prices(worth=lambda owner: WORTH[str(owner)], read_s=Reading(1e-3, 1e-7).seconds)
 
     for now, event in enumerate([*before, *events]):
         apply(belief, seats, event, float(now))
-        for words, owner in asking:
+        for words, owner, most_s in asking:
             blocks, length = prompt(words), BLOCK * len(words)
             outlook = belief.outlook(blocks, length)
             # All within five seconds, for the chances of these owners do not change with time.
-            seen = belief.harm_s(outlook, length, owner, prices, now / 100)
-            assert seen == eager(belief, outlook, length, owner, prices)
+            seen = belief.harm_s(outlook, length, owner, prices, now / 100, most_s=most_s)
+            assert seen == eager(belief, outlook, length, owner, prices, most_s)
 
 
 def full(worth: Callable[[object], float]) -> tuple[Belief, Outlook, Prices]:
     """A replica that one conversation fills, a prompt that would push that out, and what it costs."""
     belief, blocks = Belief(Pools(tokens=8 * BLOCK)), prompt([0] * 8)
     belief.cache.leave(belief.book(blocks, 8 * BLOCK, "ann", 0.0), 0.0)
-    prices = Prices(worth=worth, read_s=lambda start, end: (end - start) / BLOCK, most_s=1e9)
+    prices = Prices(worth=worth, read_s=lambda start, end: (end - start) / BLOCK)
     return belief, belief.outlook(prompt([1] * 8), 8 * BLOCK), prices
 
 
@@ -158,12 +158,12 @@ def test_chances_are_asked_again_after_a_while() -> None:
     """
     chance = [1.0]
     belief, outlook, prices = full(lambda _: chance[0])
-    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0) == 8.0
+    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0, most_s=1e9) == 8.0
 
     chance[0] = 0.5
 
-    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0 + KNOWN_S - 0.1) == 8.0
-    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0 + KNOWN_S) == 4.0
+    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0 + KNOWN_S - 0.1, most_s=1e9) == 8.0
+    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0 + KNOWN_S, most_s=1e9) == 4.0
 
 
 def test_what_changes_is_seen_at_once() -> None:
@@ -171,9 +171,9 @@ def test_what_changes_is_seen_at_once() -> None:
     Another prompt has taken its place there and runs, and what runs does not go.
     """
     belief, outlook, prices = full(lambda _: 1.0)
-    before = belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0)
+    before = belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0, most_s=1e9)
 
     belief.book(prompt([2] * 8), 8 * BLOCK, "cid", 10.0)
 
     assert before == 8.0
-    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0) == 0.0
+    assert belief.harm_s(outlook, 8 * BLOCK, "bob", prices, 10.0, most_s=1e9) == 0.0
