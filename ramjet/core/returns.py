@@ -37,6 +37,7 @@ class Returns:
         """A conversation has come back after so long; `given_up` says that nobody expected it any more."""
         last = _bin(idle_s)
         self._came[last] += 1.0
+        self._log_quiet = None
         if not given_up:
             self._watched(last)
 
