@@ -657,7 +657,7 @@ def test_share_with_slack() -> None:
         others = [Candidate(replica=name, identity=name, living=(49 - living) // 3) for name in "bcd"]
         others[0] = Candidate(replica="b", identity="b", living=49 - living - 2 * ((49 - living) // 3))
 
-        assert cost.seconds(ask, crowded, [crowded, *others]) == pytest.approx(expected)
+        assert cost.seconds(ask, [crowded, *others])[0] == pytest.approx(expected)
 
 
 # -- dependencies -----------------------------------------------------------------------------------------------------

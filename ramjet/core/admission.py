@@ -54,6 +54,14 @@ class Terms:
     home_gain_s: float = 2.0
     """...if it is cheaper by so much."""
 
+    def free_upto_s(self, found_s: float) -> float:
+        """The most harm that is free for who finds so many seconds of their own."""
+        return self.free_s + self.found_weight * found_s
+
+    def costs_nothing(self, candidate: Candidate) -> bool:
+        """Whether entry there is free of charge."""
+        return candidate.harm_s <= self.free_upto_s(candidate.found_s)
+
 
 @dataclass(slots=True)
 class Held(Generic[T]):
@@ -217,7 +225,9 @@ class Admission(Generic[T]):
                 draining += 1
 
     def _could(self, candidate: Candidate, who: T) -> bool:
-        return self._is_possible(candidate, who) and (self._costs_nothing(candidate) or self._can_pay(candidate, who))
+        return self._is_possible(candidate, who) and (
+            self.terms.costs_nothing(candidate) or self._can_pay(candidate, who)
+        )
 
     def _can_pay(self, candidate: Candidate, who: T) -> bool:
         account = self._account(candidate.replica)
@@ -240,11 +250,8 @@ class Admission(Generic[T]):
     def _is_only_full(self, candidate: Candidate) -> bool:
         return candidate.is_full and candidate.fits and self._account(candidate.replica).drained_for is None
 
-    def _costs_nothing(self, candidate: Candidate) -> bool:
-        return candidate.harm_s <= self.terms.free_s + self.terms.found_weight * candidate.found_s
-
     def _is_free(self, candidate: Candidate, who: T | None = None) -> bool:
-        return self._is_possible(candidate, who) and self._costs_nothing(candidate)
+        return self._is_possible(candidate, who) and self.terms.costs_nothing(candidate)
 
     def _free(self, ranked: Sequence[Scored], home: str | None, who: T | None) -> Scored | None:
         free = next((each for each in ranked if self._is_free(each.candidate, who)), None)

@@ -6,25 +6,30 @@ reports have taught. It is never trusted further than the next `cached_tokens`.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import OrderedDict
+from typing import NamedTuple
 
-from ramjet.core.cache import Blocks, EngineCache, Hit, Node, Seat
+from ramjet.core.cache import Blocks, EngineCache, Hit, Match, Node, Seat
+from ramjet.core.losses import Losses, Prices
 from ramjet.core.pools import CHUNK_TOKENS, Pools
+
+KNOWN_S = 5.0
+"""How long the chances of a return, which change slowly, are taken for what they were."""
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """What a prompt would find at a replica."""
 
     hit: Hit
     path: list[Node]
     """The runs it shares, deepest first, reusable or not."""
+    slots: int
+    """Snapshots on that path."""
 
 
 class Belief:
@@ -37,6 +42,13 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
+        # What prompts found, by their first block, and for which version that is true.
+        self._outlooks: dict[int, tuple[Match, list[Node], int]] = {}
+        self._outlooks_of = 0
+        # What would go first; for which version and pace, and when, that was worked out.
+        self._losses: Losses
+        self._losses_of: tuple[int, float] | None = None
+        self._losses_at = -math.inf
         self._share = 1.0
         self._most_share = 1.0
 
@@ -54,16 +66,27 @@ class Belief:
 
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         """What a prompt would find there. Changes nothing."""
-        found, hit = self.cache.look(blocks, prompt_tokens)
-        return Outlook(hit, list(found.node.path()) if found.node is not None else [])
+        if self._outlooks_of != self.version:
+            self._outlooks, self._outlooks_of = {}, self.version
+        # Most prompts that begin alike leave what is there at the same place: where a common system prompt ends.
+        first = blocks.hashes[0]
+        known = self._outlooks.get(first)
+        if known is None or not self.cache.matches(blocks, known[0]):
+            found = self.cache.match(blocks)
+            path = list(found.node.path()) if found.node is not None else []
+            known = self._outlooks[first] = found, path, sum(node.snapshot for node in path)
+        found, path, slots = known
+        return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots)
 
     def fits(self, outlook: Outlook, prompt_tokens: int) -> bool:
         """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief."""
         if self.cache.pool_tokens is None:
             return True
+        held, most = self.cache.held_tokens, 0.97 * self.cache.pool_tokens
+        if held + prompt_tokens <= most:
+            return True
         shared = sum(node.tokens for node in outlook.path if node.holders)
-        need = prompt_tokens - min(shared, outlook.hit.tokens)
-        return self.cache.held_tokens + need <= 0.97 * self.cache.pool_tokens
+        return held + prompt_tokens - min(shared, outlook.hit.tokens) <= most
 
     def book(self, blocks: Blocks, prompt_tokens: int, owner: object, now: float) -> Seat:
         """A prompt has been sent there: it is as good as read, and whoever comes next with the same prefix finds it.
@@ -111,6 +134,18 @@ class Belief:
         self._apply_share()
         self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
 
+    def expire(self, before: float) -> None:
+        """Forget what was last used before `before` and nobody holds."""
+        oldest_at = self.cache.oldest_at
+        if oldest_at is not None and oldest_at < before:
+            self.version += 1
+            self.cache.expire(before)
+
+    def forget_least_used(self) -> bool:
+        """Forget the run that was used least recently; False if all are in use."""
+        self.version += 1
+        return self.cache.evict_one()
+
     def restarted(self) -> None:
         """The replica has lost everything; who runs there keeps a seat that leads nowhere."""
         self.version += 1
@@ -119,65 +154,34 @@ class Belief:
         self.cache = fresh
 
     def harm_s(
-        self,
-        outlook: Outlook,
-        prompt_tokens: int,
-        owner: object,
-        *,
-        worth: Callable[[object], float],
-        read_s: Callable[[int, int], float],
-        most_s: float,
+        self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
     ) -> float:
         """Seconds of reading that others will need again for what a prompt would push out.
 
         Args:
-            outlook: what it finds there itself.
+            outlook: what it finds there itself, which stays.
             prompt_tokens: its length.
             owner: whose it is; what it pushes out of its own harms nobody else.
-            worth: the chance that an owner comes back for what is theirs.
-            read_s: seconds to read from one length to another.
+            prices: what others lose is worth; asked again when something has changed here, or time has passed.
+            now: the time.
             most_s: when to stop counting.
         """
-        cache, losses = self.cache, defaultdict[object, float](float)
-        spared = set(outlook.path)
-        total = 0.0
-        unread = prompt_tokens - outlook.hit.tokens
-        if cache.pool_tokens is not None:
-            short = cache.used_tokens + unread - cache.pool_tokens
-            for node in cache.least_used() if short > 0 else ():
-                if short <= 0 or total > most_s:
-                    break
-                if node.holders or node in spared:
-                    continue
-                short -= node.tokens
-                if node.owner is not owner and node.owner is not None:
-                    lost = worth(node.owner) * read_s(node.start, node.ends[-1])
-                    losses[node.owner] += lost
-                    total += lost
-        if self.pools.slots is not None:
-            short = cache.used_slots + self._new_slots(outlook, unread) - self.pools.slots
-            for node in cache.snapshots if short > 0 else ():
-                if short <= 0 or total > most_s:
-                    break
-                if node.locks or node in spared:
-                    continue
-                short -= 1
-                if node.children or node.owner is owner or node.owner is None:
-                    continue  # with a deeper one, nobody misses it
-                before = next((each for each in node.path() if each is not node and each.snapshot), None)
-                lost = worth(node.owner) * read_s(0 if before is None else before.ends[-1], node.ends[-1])
-                if lost > losses[node.owner]:
-                    total += lost - losses[node.owner]
-                    losses[node.owner] = lost
-        return total
+        pace = self.pace.factor
+        if self._losses_of != (self.version, pace) or now - self._losses_at >= KNOWN_S:
+            self._losses, self._losses_of, self._losses_at = Losses(self.cache, prices, pace), (self.version, pace), now
+        tokens = prompt_tokens - outlook.hit.tokens
+        slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
+        harm_s = self._losses.harm_s(tokens, slots, most_s)
+        if self._losses.concern(owner, outlook.path):
+            return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots, most_s)
+        return harm_s
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
         pools = self.pools
         saved = -(-unread_tokens // (pools.chunk_tokens or CHUNK_TOKENS)) if unread_tokens >= pools.grid_tokens else 0
         if pools.per_path is not None:
-            own = sum(node.snapshot for node in outlook.path)
-            saved = max(0, min(own + saved, pools.per_path) - own)
+            saved = max(0, min(outlook.slots + saved, pools.per_path) - outlook.slots)
         return pools.private + saved
 
     def _apply_share(self) -> None:

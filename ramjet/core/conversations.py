@@ -6,7 +6,7 @@ Memory bounds it, nothing else. Conversations live in it as the owners of the ru
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,6 +115,8 @@ class Conversations:
         self.living_s = living_s
         # Least recently seen first.
         self._living: OrderedDict[Conversation, None] = OrderedDict()
+        # The same by the binary digits of their tokens: there are many short ones, and it is the long that are asked for.
+        self._by_size: defaultdict[int, dict[Conversation, None]] = defaultdict(dict)
         self.living_at: Counter[str] = Counter()
         """Living conversations by home."""
         # The living that have a hint, each twice: by it and where the last prompt ended, and by it and the preamble.
@@ -209,12 +211,19 @@ class Conversations:
             shared.append((blocks.tokens(depth), node.holders + myself))
         return shared
 
+    def measure(self, conversation: Conversation, tokens: int) -> None:
+        """A living conversation's last prompt takes so many tokens."""
+        self._by_size[conversation.tokens.bit_length()].pop(conversation, None)
+        conversation.tokens = tokens
+        self._by_size[tokens.bit_length()][conversation] = None
+
     def long_tokens(self, least_tokens: int, but: Conversation | None) -> Counter[str]:
         """Tokens of the living conversations of at least `least_tokens`, by home, one conversation left out."""
         tokens: Counter[str] = Counter()
-        for conversation in self._living:
-            if conversation.tokens >= least_tokens and conversation.home is not None and conversation is not but:
-                tokens[conversation.home] += conversation.tokens
+        for size, those in self._by_size.items():
+            for conversation in those if size >= least_tokens.bit_length() else ():
+                if conversation.tokens >= least_tokens and conversation.home is not None and conversation is not but:
+                    tokens[conversation.home] += conversation.tokens
         return tokens
 
     def admit(self, blocks: Blocks, head: int, sighting: Sighting, now: float) -> Turn:
@@ -321,6 +330,7 @@ class Conversations:
         self._hold(conversation, None, keep_tail=True)
         self._unlist(conversation)
         del self._living[conversation]
+        self._by_size[conversation.tokens.bit_length()].pop(conversation, None)
         if conversation.home is not None:
             self.living_at[conversation.home] -= 1
 
@@ -328,6 +338,7 @@ class Conversations:
         conversation.seen_at = now
         self._living[conversation] = None
         self._living.move_to_end(conversation)
+        self._by_size[conversation.tokens.bit_length()][conversation] = None
         self._list(conversation)
 
     def _count(self, conversation: Conversation) -> None:

@@ -62,8 +62,8 @@ class Replica:
     in_flight: int = 0
     queue: dict[object, float] = field(default_factory=dict)
     """Seconds of reading of each prompt that was sent there and has not been read, in order."""
-    _head: object = None
-    _head_at: float = 0.0
+    _reading_since: float = 0.0
+    """When the first of them became the first."""
 
     @property
     def pools(self) -> Pools:
@@ -82,13 +82,20 @@ class Replica:
 
     def queue_at(self, now: float) -> float:
         """The same, less what has been done of the one that is being read."""
-        head = next(iter(self.queue), None)
-        if head is None:
-            self._head = None
-            return 0.0
-        if head is not self._head:
-            self._head, self._head_at = head, now
-        return self.queue_s - min(self.queue[head], max(0.0, now - self._head_at))
+        first_s = next(iter(self.queue.values()), 0.0)
+        return self.queue_s - min(first_s, max(0.0, now - self._reading_since))
+
+    def line_up(self, who: object, reading_s: float, now: float) -> None:
+        """A prompt has been sent there that takes so long to read."""
+        if not self.queue:
+            self._reading_since = now
+        self.queue[who] = reading_s
+
+    def read(self, who: object, now: float) -> None:
+        """One of the prompts has been read, or never will be; a second call does nothing."""
+        was_first = next(iter(self.queue), None) is who
+        if self.queue.pop(who, None) is not None and was_first:
+            self._reading_since = now
 
     def probed(self, now: float, *, error: str | None, refused: bool = False) -> bool:
         """Take in one probe, or one request that failed to connect; True when `state` changed.

@@ -41,14 +41,19 @@ class PrefillCost:
     name: str = "prefill"
     breaks_ties: bool = False
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds of reading, by what is believed to match."""
-        total, start = 0.0, candidate.matched_tokens
+        # Most hold the same, nothing or what everybody shares.
+        charged = {matched: self._charged_s(ask, matched) for matched in {each.matched_tokens for each in candidates}}
+        return [each.pace * charged[each.matched_tokens] for each in candidates]
+
+    def _charged_s(self, ask: Ask, matched_tokens: int) -> float:
+        total, start = 0.0, matched_tokens
         for end, conversations in (*ask.shared, (ask.prompt_tokens, 1)):
             if end > start:
                 total += self.reading.seconds(start, end) / conversations
                 start = end
-        return total * candidate.pace
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,9 @@ class QueueCost:
     name: str = "queue"
     breaks_ties: bool = False
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds ahead of it there."""
-        return candidate.queue_s + self.request_s * candidate.in_flight
+        return [each.queue_s + self.request_s * each.in_flight for each in candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,9 @@ class CrowdingCost:
     name: str = "crowding"
     breaks_ties: bool = False
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:  # noqa: ARG002
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds of others."""
-        return self.weight * candidate.harm_s
+        return [self.weight * each.harm_s for each in candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +103,13 @@ class BalanceCost:
     breaks_ties: bool = True
     """Where reading alone takes a minute, 5 % of it would hide a whole crowd."""
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds; 0 for a conversation that already has a home, wherever that is, and where all pools are known."""
         if ask.home is not None or not ask.has_prompt or all(each.pool_tokens is not None for each in candidates):
-            return 0.0
+            return [0.0] * len(candidates)
         living = 1 + sum(each.living for each in candidates)
         share = ceil(self.slack * living / len(candidates))
-        return self.conversation_s * max(0, candidate.living + 1 - share)
+        return [self.conversation_s * max(0, each.living + 1 - share) for each in candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +127,18 @@ class LeaveCost:
     name: str = "leave"
     breaks_ties: bool = False
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""
-        if candidate.replica == ask.home:
-            return 0.0
         home = next((each for each in candidates if each.replica == ask.home and each.own_tokens), None)
         if home is None:
-            return 0.0
+            return [0.0] * len(candidates)
+        return [0.0 if each is home else self._leaving_s(ask, home, each) for each in candidates]
+
+    def _leaving_s(self, ask: Ask, home: Candidate, to: Candidate) -> float:
         if ask.in_parallel:
             # The copy at home is not lost: the calls that stay use it.
             return self.leave_s / 2
-        return self.leave_s + self.request_s * max(0, home.in_flight - candidate.in_flight)
+        return self.leave_s + self.request_s * max(0, home.in_flight - to.in_flight)
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------
@@ -146,7 +152,8 @@ LONG_SHARE = 0.3
 
 def long_from(least_tokens: int, pools: Iterable[int | None]) -> int:
     """The length in tokens from which a conversation is long: a smaller pool makes shorter ones long."""
-    return min([least_tokens, *(int(LONG_SHARE * pool) for pool in pools if pool is not None)])
+    smallest = min((pool for pool in pools if pool is not None), default=None)
+    return least_tokens if smallest is None else min(least_tokens, int(LONG_SHARE * smallest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +167,12 @@ class LongPromptRule:
     replicas: frozenset[str]
     name: str = LONG_PROMPT
 
-    def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:  # noqa: ARG002
-        """A reason for the replicas that are not named."""
-        if ask.body_bytes < self.least_bytes or candidate.replica in self.replicas:
-            return None
-        return f"request of {ask.body_bytes:,} bytes is kept to {', '.join(sorted(self.replicas))}"
+    def refuses(self, ask: Ask, candidates: Sequence[Candidate]) -> dict[str, str]:
+        """The replicas that are not named."""
+        if ask.body_bytes < self.least_bytes:
+            return {}
+        why = f"request of {ask.body_bytes:,} bytes is kept to {', '.join(sorted(self.replicas))}"
+        return {each.replica: why for each in candidates if each.replica not in self.replicas}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +186,19 @@ class SpreadLongRule:
     least_tokens: int = 150_000
     name: str = "spread_long"
 
-    def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
-        """A reason for replicas with more long neighbours than another has."""
-        least_tokens = long_from(self.least_tokens, [each.pool_tokens for each in candidates])
-        if ask.prompt_tokens < least_tokens or not candidate.long_tokens:
-            return None
-        if candidate.pool_tokens is not None and candidate.long_tokens + ask.prompt_tokens <= candidate.pool_tokens:
-            return None
+    def refuses(self, ask: Ask, candidates: Sequence[Candidate]) -> dict[str, str]:
+        """The replicas with more long neighbours than another has."""
+        if ask.prompt_tokens < long_from(self.least_tokens, [each.pool_tokens for each in candidates]):
+            return {}
         least = min(each.long_tokens for each in candidates)
-        # Moving costs a whole reading: only a free replica, or half the crowd elsewhere, is worth it.
-        fair = 2 * least if candidate.replica == ask.home else least
-        if candidate.long_tokens <= fair:
-            return None
-        return f"{candidate.long_tokens:,} tokens of other long conversations live there"
+        return {
+            each.replica: f"{each.long_tokens:,} tokens of other long conversations live there"
+            for each in candidates
+            # Moving costs a whole reading: only a free replica, or half the crowd elsewhere, is worth it.
+            if each.long_tokens > (2 * least if each.replica == ask.home else least) and not _fits(ask, each)
+        }
+
+
+def _fits(ask: Ask, candidate: Candidate) -> bool:
+    """Whether a replica's pool is known to hold all of its long conversations, and this one too."""
+    return candidate.pool_tokens is not None and candidate.long_tokens + ask.prompt_tokens <= candidate.pool_tokens

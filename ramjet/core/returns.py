@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from math import exp, log1p
 
 _BINS = 48
 _FIRST_S = 0.25
 _GROWTH = 1.22
 _EDGES = [0.0, *(_FIRST_S * _GROWTH**at for at in range(_BINS - 1))]
 """Where each bin of idle times begins, in seconds: the last at 47 minutes, so the bins span what a cache does."""
+_WIDTHS = [after - before for before, after in zip(_EDGES, [*_EDGES[1:], 2 * _EDGES[-1]], strict=True)]
 
 _PRIOR_WEIGHT = 6.0
 """Observations that the prior counts for in each bin."""
@@ -25,10 +27,9 @@ class Returns:
     """The chance of a return, by how long a conversation has been quiet."""
 
     def __init__(self) -> None:
-        widths = [after - before for before, after in zip(_EDGES, [*_EDGES[1:], 2 * _EDGES[-1]], strict=True)]
         self._at_risk = [_PRIOR_WEIGHT] * _BINS
         self._came = [
-            _PRIOR_WEIGHT * (1 - math.exp(-_rate(edge) * width)) for edge, width in zip(_EDGES, widths, strict=True)
+            _PRIOR_WEIGHT * (1 - exp(-_rate(edge) * width)) for edge, width in zip(_EDGES, _WIDTHS, strict=True)
         ]
         self._log_quiet: list[float] | None = None
 
@@ -36,6 +37,7 @@ class Returns:
         """A conversation has come back after so long; `given_up` says that nobody expected it any more."""
         last = _bin(idle_s)
         self._came[last] += 1.0
+        self._log_quiet = None
         if not given_up:
             self._watched(last)
 
@@ -48,7 +50,9 @@ class Returns:
 
     def probability(self, idle_s: float, within_s: float) -> float:
         """The chance that a conversation that has been quiet for `idle_s` comes back within the next `within_s`."""
-        return 1.0 - math.exp(self._log_quiet_until(idle_s + within_s) - self._log_quiet_until(idle_s))
+        if self._log_quiet is None:
+            self._log_quiet = self._log_quiet_at_edges()
+        return 1.0 - exp(_between(self._log_quiet, idle_s + within_s) - _between(self._log_quiet, idle_s))
 
     def _watched(self, last: int) -> None:
         """Somebody could have come back in every bin up to this one."""
@@ -56,22 +60,24 @@ class Returns:
             self._at_risk[at] += 1.0
         self._log_quiet = None
 
-    def _log_quiet_until(self, idle_s: float) -> float:
-        """Logarithm of the chance to be quiet for so long; within a bin the rate is constant, beyond the last too."""
-        if self._log_quiet is None:
-            total, sums = 0.0, []
-            for came, at_risk in zip(self._came, self._at_risk, strict=True):
-                sums.append(total)
-                total += math.log1p(-min(0.999, came / at_risk))
-            self._log_quiet = [*sums, total]
-        at = _bin(idle_s)
-        begin = _EDGES[at]
-        width = (_EDGES[at + 1] if at + 1 < _BINS else 2 * begin) - begin
-        return self._log_quiet[at] + (self._log_quiet[at + 1] - self._log_quiet[at]) * (idle_s - begin) / width
+    def _log_quiet_at_edges(self) -> list[float]:
+        """Logarithm of the chance to be quiet until each bin begins, and until the last one ends."""
+        total, sums = 0.0, []
+        for came, at_risk in zip(self._came, self._at_risk, strict=True):
+            sums.append(total)
+            total += log1p(-min(0.999, came / at_risk))
+        return [*sums, total]
+
+
+def _between(log_quiet: list[float], idle_s: float) -> float:
+    """The same for any time: within a bin the rate is constant, and beyond the last it stays as it was there."""
+    at = _bin(idle_s)
+    begin, here = _EDGES[at], log_quiet[at]
+    return here + (log_quiet[at + 1] - here) * (idle_s - begin) / _WIDTHS[at]
 
 
 def _bin(idle_s: float) -> int:
-    return bisect_right(_EDGES, max(0.0, idle_s)) - 1
+    return bisect_right(_EDGES, idle_s if idle_s > 0.0 else 0.0) - 1
 
 
 def _rate(idle_s: float) -> float:

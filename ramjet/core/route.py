@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from operator import attrgetter
+from typing import NamedTuple, Protocol
 
 import xxhash
 
@@ -53,9 +54,8 @@ class Ask:
     """The prompt cut where the number of living conversations that share it changes: (end in tokens, conversations)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One replica as this request sees it."""
+class Candidate(NamedTuple):
+    """One replica as this request sees it. A tuple, for each request makes one of every replica."""
 
     replica: str
     identity: str
@@ -80,7 +80,8 @@ class Candidate:
     found_s: float = 0.0
     """Seconds it would take to read what it holds of the conversation's own part."""
     harm_s: float = 0.0
-    """Seconds of reading that others will need again for what this request would push out, as far as they come back."""
+    """Seconds of reading that others will need again for what this request would push out, as far as they come back; and
+    as far as it was counted."""
     fits: bool = True
     """Whether its pool has room beside the requests that run there."""
     is_full: bool = False
@@ -90,18 +91,25 @@ class Candidate:
 
 
 class Rule(Protocol):
-    """May a replica serve this request? A rule that would refuse everybody gives way."""
+    """May a replica serve this request? A rule that would refuse everybody gives way.
+
+    Whom it does not refuse beside an ideal replica, idle and without long neighbours, it refuses beside none.
+    """
 
     @property
     def name(self) -> str:
         """One of `REASONS`."""
 
-    def refuses(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
-        """Why this candidate may not; None if it may. `candidates` are all that the rules before have left."""
+    def refuses(self, ask: Ask, candidates: Sequence[Candidate]) -> Mapping[str, str]:
+        """The replicas that may not, and why. `candidates` are all that the rules before have left."""
 
 
 class Cost(Protocol):
-    """What it costs to serve this request there, in seconds of waiting."""
+    """What it costs to serve this request, in seconds of waiting.
+
+    All candidates at once: what a cost has to know of the others it works out once, and not for each of them. It is
+    never less where more is to be read, ahead or lost.
+    """
 
     @property
     def name(self) -> str:
@@ -111,12 +119,11 @@ class Cost(Protocol):
     def breaks_ties(self) -> bool:
         """Whether it also decides between replicas that are as good by everything together."""
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
-        """Seconds, never negative."""
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> Sequence[float]:
+        """Seconds at each of the candidates, never negative."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """A candidate with the working of its cost."""
 
     candidate: Candidate
@@ -134,6 +141,8 @@ class Decision:
     """Replica to the reason it may not serve."""
     rules: tuple[str, ...] = ()
     """The rules that refused those."""
+    elsewhere_s: float | None = None
+    """What even an ideal replica would have cost; None unless that was reason enough to look at none but the first."""
 
     @property
     def chosen(self) -> Scored:
@@ -151,7 +160,7 @@ def decide(
     """
     if not candidates:
         raise ValueError("no replica to choose from")
-    everybody = sorted(candidates, key=lambda candidate: candidate.identity)
+    everybody = sorted(candidates, key=attrgetter("identity"))
     allowed, refused, obeyed, reason = _apply(rules, ask, everybody)
     unruled = _rank(ask, everybody, costs)
     ranked = _rank(ask, allowed, costs) if refused else unruled
@@ -168,28 +177,32 @@ def _apply(
     refused: dict[str, str] = {}
     obeyed: list[str] = []
     for rule in rules:
-        answers = {each.replica: rule.refuses(ask, each, allowed) for each in allowed}
-        left = [each for each in allowed if answers[each.replica] is None]
+        answers = rule.refuses(ask, allowed)
+        if not answers:
+            continue
+        left = [each for each in allowed if each.replica not in answers]
         if not left:
             spill = f"{rule.name}_spill"
             reason = spill if spill in REASONS else reason
             continue
-        if len(left) < len(allowed):
-            reason = reason or rule.name
-            obeyed.append(rule.name)
-            refused |= {replica: why for replica, why in answers.items() if why is not None}
-            allowed = left
+        reason = reason or rule.name
+        obeyed.append(rule.name)
+        refused |= answers
+        allowed = left
     return allowed, refused, tuple(obeyed), reason
 
 
 def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:
-    scored = []
-    for candidate in candidates:
-        working = {cost.name: cost.seconds(ask, candidate, candidates) for cost in costs}
-        scored.append(Scored(candidate, working, sum(working.values())))
-    scored.sort(key=lambda each: each.total_s)
+    names = [cost.name for cost in costs]
+    columns = [cost.seconds(ask, candidates) for cost in costs]
+    workings = zip(*columns, strict=True) if columns else [()] * len(candidates)
+    scored = [
+        Scored(candidate, dict(zip(names, working, strict=True)), sum(working))
+        for candidate, working in zip(candidates, workings, strict=True)
+    ]
+    scored.sort(key=attrgetter("total_s"))
     breaking = [cost.name for cost in costs if cost.breaks_ties]
-    limit = scored[0].total_s + max(TIE_S, TIE_RATIO * scored[0].total_s)
+    limit = tied_until_s(scored[0].total_s)
     tied = sum(each.total_s <= limit for each in scored)
     scored[:tied] = sorted(
         scored[:tied],
@@ -201,6 +214,11 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
         ),
     )
     return tuple(scored)
+
+
+def tied_until_s(least_s: float) -> float:
+    """Up to which cost a candidate is as good as the cheapest."""
+    return least_s + max(TIE_S, TIE_RATIO * least_s)
 
 
 def rendezvous(ask: Ask, candidate: Candidate) -> int:

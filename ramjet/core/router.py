@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,21 +17,21 @@ from functools import partial
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission, Terms
-from ramjet.core.beliefs import Belief, Outlook, TokenRatios
-from ramjet.core.cache import Blocks
+from ramjet.core.beliefs import Belief, TokenRatios
+from ramjet.core.cache import Blocks, PrefixCache
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
+from ramjet.core.losses import Prices
 from ramjet.core.policies import LONG_PROMPT, Reading, long_from
 from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record
 from ramjet.core.returns import Returns
-from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide
+from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide, tied_until_s
 from ramjet.core.slices import starts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
 
-_LOOK_S = 5.0
 _LEAD_S = 0.3
 _MOST_TOKENS = (1 << 32) - 1
 """What an end in `Blocks` can hold."""
@@ -74,9 +74,8 @@ class Router:
         self._freed: set[str] = set()
         """Replicas where a place may have become free since the held were last looked at."""
         self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int]]] = {}
-        self._worths: dict[Conversation, float] = {}
-        self._worths_at = -math.inf
-        """When those were worked out: many replicas hold something of the same conversations."""
+        self._used_since = -math.inf
+        """No replica is believed to hold anything that was last used before."""
         self._reports_cached: set[tuple[str, str]] = set()
 
     # -- a request --------------------------------------------------------------------------------------------------
@@ -100,10 +99,10 @@ class Router:
         tokens = _scale(known, ratio)
         usable = _in_tokens(known_prompt.usable, tokens)
         identity = usable if chain is known_prompt.usable else _in_tokens(chain, tokens)
-        prompt_tokens = max(1, tokens(known_prompt.usable.size_bytes))
+        prompt_tokens = max(1, *tokens([known_prompt.usable.size_bytes]))
         shared = self.conversations.sharing(identity, sighting)
         turn = self.conversations.admit(identity, chain.head, sighting, now)
-        turn.conversation.tokens = prompt_tokens
+        self.conversations.measure(turn.conversation, prompt_tokens)
         return Visit(
             arrival,
             now,
@@ -113,7 +112,7 @@ class Router:
             turn=turn,
             number=turn.conversation.turn,
             in_parallel=(back is None and sighting.parent is not None) or turn.conversation.running > 1,
-            cuts=[tokens(at) for at in arrival.cuts],
+            cuts=tokens(arrival.cuts),
             shared=shared,
             shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
         )
@@ -124,7 +123,7 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
-        decision = self._decide(visit, now)
+        decision = self._stay(visit, now) or self._glance(visit, now) or self._decide(visit, now)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
@@ -149,6 +148,7 @@ class Router:
         if quick and not freed:
             return []
         entered: list[Visit] = []
+        prices = self._prices(now)
 
         def rank(visit: Visit) -> Sequence[Scored]:
             decision = self._decide(visit, now)
@@ -164,7 +164,7 @@ class Router:
 
         def glance(visit: Visit) -> Iterator[Candidate]:
             able = self._able(visit)
-            return (self._candidate(visit, each, 0, now) for each in able if each.name in freed)
+            return (self._candidate(visit, each, 0, prices, now) for each in able if each.name in freed)
 
         self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
         return entered
@@ -202,14 +202,14 @@ class Router:
             if lease.alone and lease.is_reading and lease.found is None:
                 expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
                 lease.belief.pace.learn(expected_s, now - lease.placed_at)
-            lease.read()
+            lease.read(now)
             self._freed.add(lease.replica.name)
 
-    def failed(self, visit: Visit) -> None:
+    def failed(self, visit: Visit, now: float) -> None:
         """The replica did not serve the request; it may be placed again."""
         lease = visit.lease
         if lease is not None:
-            lease.release()
+            lease.release(now)
             self._freed.add(lease.replica.name)
             self._unread(visit, lease)
 
@@ -234,7 +234,7 @@ class Router:
         was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
         if lease is not None:
             was_open = lease.open
-            lease.release()
+            lease.release(now)
             self._freed.add(lease.replica.name)
             if was_read:
                 self._learn(visit, lease, usage, now)
@@ -275,6 +275,8 @@ class Router:
         self.policy = policy
         self.admission.terms = policy.terms
         self.conversations.living_s = policy.living_s
+        for belief in self.beliefs.values():
+            belief.version += 1  # what things cost may have changed
 
     def refused(self, name: str, error: str, now: float) -> bool:
         """A request found nobody listening at a replica: it is down, and has lost its cache; True if that is news."""
@@ -301,11 +303,59 @@ class Router:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _decide(self, visit: Visit, now: float) -> Decision | None:
-        candidates = self._candidates(visit, now)
-        if not candidates:
+    def _decide(self, visit: Visit, now: float, *, counts_all: bool = True) -> Decision | None:
+        """Rank all replicas that can serve a request; None where there is none."""
+        able = self._able(visit)
+        if not able:
             return None
+        longs = self._long_tokens(visit, able)
+        candidates = self._candidates(visit, able, longs, now, counts_all=counts_all)
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
+
+    def _stay(self, visit: Visit, now: float) -> Decision | None:
+        """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
+
+        Most turns are like that, and for them a large fleet is no dearer than a small one. The decision is the one that
+        all replicas together would have led to: what costs and rules promise sees to that.
+        """
+        able = self._able(visit)
+        replica = next((each for each in able if each.name == self._home(visit)), None)
+        if replica is None or len(able) < 2 or visit.tried:
+            return None
+        (home,) = self._candidates(visit, [replica], self._long_tokens(visit, able), now)
+        ideal = Candidate(
+            replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=self._smallest_pool(able)
+        )
+        # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
+        others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
+        decision = decide(self._ask(visit), (home, *others), rules=self.policy.rules, costs=self.policy.costs)
+        here, *elsewhere = decision.ranked
+        if decision.refused or here.candidate is not home:
+            return None
+        elsewhere_s = min(each.total_s for each in elsewhere)
+        may_enter = self.policy.terms.mode == "off" or self.admission.choose([here], home.replica) is not None
+        if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
+            return None
+        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s)
+
+    def _glance(self, visit: Visit, now: float) -> Decision | None:
+        """The decision of a first look, where it says all that is needed when a request comes; None: look again.
+
+        What a request would push out is counted only until it is too much to enter free of charge. Where that is so
+        everywhere, the request is held, however much it is; and where the cheapest is free, the others do not matter if
+        they are dearer by what has been counted.
+        """
+        if self.policy.terms.mode != "enforce" or visit.turn is None or visit.tried:
+            return None
+        decision = self._decide(visit, now, counts_all=False)
+        if decision is None or self.admission.choose(decision.ranked, None) is None:
+            return decision
+        first = decision.ranked[0]
+        beyond = [each for each in decision.ranked if not self.policy.terms.costs_nothing(each.candidate)]
+        if not beyond:
+            return decision
+        is_clear = min(each.total_s for each in beyond) > tied_until_s(first.total_s)
+        return decision if is_clear and self.admission.choose(decision.ranked, self._home(visit)) is first else None
 
     def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
         if chosen.candidate.replica != decision.chosen.candidate.replica:
@@ -333,7 +383,7 @@ class Router:
             lease.starts.extend(starts(visit.cuts, lease.read_tokens, visit.prompt_tokens, read_s, self.policy.slice_s))
         replica.sent(now)
         # Whoever comes meanwhile waits for the start that is being read, and no longer.
-        replica.queue[lease] = lease.starts[0].read_s if lease.starts else candidate.read_s
+        replica.line_up(lease, lease.starts[0].read_s if lease.starts else candidate.read_s, now)
         visit.decision, visit.lease = decision, lease
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
@@ -347,23 +397,40 @@ class Router:
     def _go_on(self, visit: Visit, lease: Lease, now: float) -> None:
         """What comes next of a prompt is sent, to the end of the queue: the engine takes up first who came meanwhile."""
         replica, left_s = lease.replica, self._read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
-        lease.read()
+        lease.read(now)
         lease.read_at = now + replica.queue_at(now) + left_s
-        replica.queue[lease] = lease.starts[0].read_s if lease.starts else left_s
+        replica.line_up(lease, lease.starts[0].read_s if lease.starts else left_s, now)
         self._standings.pop(replica.name, None)
 
     def _read_s(self, belief: Belief, start: int, end: int) -> float:
         return belief.pace.factor * self.policy.reading.seconds(start, end)
 
-    def _candidates(self, visit: Visit, now: float | None = None) -> list[Candidate]:
-        now = visit.arrived_at if now is None else now
-        able = self._able(visit)
-        least_tokens = long_from(self.policy.long_tokens, [self.beliefs[each.name].pool_tokens for each in able])
-        longs: Mapping[str, int] = {}
-        if visit.prompt_tokens >= least_tokens:
-            myself = visit.turn.conversation if visit.turn is not None else None
-            longs = self.conversations.long_tokens(least_tokens, myself)
-        return [self._candidate(visit, each, longs.get(each.name, 0), now) for each in able]
+    def _candidates(
+        self,
+        visit: Visit,
+        replicas: Sequence[Replica],
+        long_tokens: Mapping[str, int],
+        now: float,
+        *,
+        counts_all: bool = True,
+    ) -> list[Candidate]:
+        prices = self._prices(now)
+        return [
+            self._candidate(visit, each, long_tokens.get(each.name, 0), prices, now, counts_all=counts_all)
+            for each in replicas
+        ]
+
+    def _long_tokens(self, visit: Visit, able: Sequence[Replica]) -> Mapping[str, int]:
+        """Tokens of the other living long conversations at each replica; nothing where the request is not long."""
+        least_tokens = long_from(self.policy.long_tokens, [self._smallest_pool(able)])
+        if visit.prompt_tokens < least_tokens:
+            return {}
+        return self.conversations.long_tokens(least_tokens, None if visit.turn is None else visit.turn.conversation)
+
+    def _smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
+        """The smallest of their token pools that are known."""
+        pools = (self.beliefs[each.name].pool_tokens for each in replicas)
+        return min((pool for pool in pools if pool is not None), default=None)
 
     def _able(self, visit: Visit) -> list[Replica]:
         """The replicas that can serve a request and have not been tried."""
@@ -373,20 +440,35 @@ class Router:
             replicas = [each for each in replicas if not each.models or model in each.models]
         return replicas
 
-    def _candidate(self, visit: Visit, replica: Replica, long_tokens: int, now: float) -> Candidate:
-        belief, reading = self.beliefs[replica.name], self.policy.reading
+    def _candidate(
+        self,
+        visit: Visit,
+        replica: Replica,
+        long_tokens: int,
+        prices: Prices,
+        now: float,
+        *,
+        counts_all: bool = True,
+    ) -> Candidate:
+        """A replica as a request sees it; without `counts_all`, the harm there counts until it is not free any more."""
+        belief, reading, terms = self.beliefs[replica.name], self.policy.reading, self.policy.terms
         pace = belief.pace.factor
         queue_s, cold_reads = self._standing(replica, now)
         matched = own = 0
         found_s = harm_s = 0.0
         fits = True
         if visit.usable is not None and visit.turn is not None:
-            outlook, harm_s = self._look(visit, visit.usable, visit.turn.conversation, replica, now)
+            prompt_tokens, conversation = visit.prompt_tokens, visit.turn.conversation
+            outlook = belief.outlook(visit.usable, prompt_tokens)
             if self.policy.affinity:
                 matched = outlook.hit.tokens
                 own = max(0, matched - visit.shared_tokens)
-                found_s = pace * reading.seconds(matched - own, matched)
-            fits = not replica.in_flight or belief.fits(outlook, visit.prompt_tokens)
+                found_s = pace * reading.seconds(matched - own, matched) if own else 0.0
+            most_s = 2 * terms.most_allowance_s
+            if not counts_all:
+                most_s = min(most_s, terms.free_upto_s(found_s))
+            harm_s = belief.harm_s(outlook, prompt_tokens, conversation, prices, now, most_s=most_s)
+            fits = not replica.in_flight or belief.fits(outlook, prompt_tokens)
         most = belief.pools.most_running
         return Candidate(
             replica=replica.name,
@@ -418,47 +500,20 @@ class Router:
             for lease in leases:
                 # What is not seen to be read has been, when it should have.
                 if not lease.shows_first and not lease.starts and now >= lease.read_at:
-                    lease.read()
+                    lease.read(lease.read_at)
             cold_reads = sum(lease.is_cold and lease.is_reading and not _ends_soon(lease, now) for lease in leases)
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), cold_reads)
         return known[1]
 
-    def _look(
-        self, visit: Visit, blocks: Blocks, conversation: Conversation, replica: Replica, now: float
-    ) -> tuple[Outlook, float]:
-        """What a prompt would find at a replica, and the seconds of others that it would cost there.
-
-        Who is held is looked at again and again: as long as nothing has changed there, the answer is the same, but for
-        the chances of a return, which change slowly.
-        """
-        belief = self.beliefs[replica.name]
-        known = visit.looks.get(replica.name)
-        if known is not None and known[0] == belief.version and now - known[1] < _LOOK_S:
-            return known[2], known[3]
-        outlook = belief.outlook(blocks, visit.prompt_tokens)
-        harm_s = belief.harm_s(
-            outlook,
-            visit.prompt_tokens,
-            conversation,
-            worth=partial(self._worth, now=now),
-            read_s=partial(self._read_s, belief),
-            most_s=2 * self.policy.terms.most_allowance_s,
-        )
-        visit.looks[replica.name] = belief.version, now, outlook, harm_s
-        return outlook, harm_s
+    def _prices(self, now: float) -> Prices:
+        """What it costs others to lose something."""
+        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
 
     def _worth(self, owner: object, now: float) -> float:
         """The chance that a conversation comes back for what a replica holds of it."""
         if not isinstance(owner, Conversation):
             return 0.0
-        if owner.running:
-            return 1.0
-        if self._worths_at != now:
-            self._worths_at, self._worths = now, {}
-        worth = self._worths.get(owner)
-        if worth is None:
-            worth = self._worths[owner] = self.returns.probability(now - owner.seen_at, self.policy.return_s)
-        return worth
+        return 1.0 if owner.running else self.returns.probability(now - owner.seen_at, self.policy.return_s)
 
     def _home(self, visit: Visit) -> str | None:
         """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
@@ -518,7 +573,8 @@ class Router:
             size_bytes = visit.arrival.fingerprint.usable.size_bytes
             self.ratios.learn(visit.arrival.model, size_bytes, usage.prompt_tokens)
             conversation.prompt_bytes = size_bytes
-            conversation.prompt_tokens = conversation.tokens = usage.prompt_tokens
+            conversation.prompt_tokens = usage.prompt_tokens
+            self.conversations.measure(conversation, usage.prompt_tokens)
         if usage.cached_tokens is not None:
             believed = lease.scored.candidate.matched_tokens
             if not self.policy.affinity:
@@ -568,17 +624,26 @@ class Router:
         """Let go of what is old, and of what is least used when memory is short."""
         for _ in self.conversations.expire(now):
             self.returns.gave_up()
-        for belief in self.beliefs.values():
-            belief.cache.expire(now - self.policy.horizon_s)
+        if self._used_since < now - self.policy.horizon_s:
+            for belief in self.beliefs.values():
+                belief.expire(now - self.policy.horizon_s)
+            self._used_since = min([now, *(_oldest_at(belief.cache) for belief in self.beliefs.values())])
         while self.memory_bytes > self.policy.memory_bytes and self._forget_something():
             pass
 
     def _forget_something(self) -> bool:
-        caches = [self.conversations.history, *(belief.cache for belief in self.beliefs.values())]
-        oldest = min(caches, key=lambda cache: math.inf if cache.oldest_at is None else cache.oldest_at)
-        if oldest.oldest_is_held:
+        """Forget the run of blocks that was used least recently, whether the history or a belief has it."""
+        history = self.conversations.history
+        belief = min(self.beliefs.values(), key=lambda belief: _oldest_at(belief.cache), default=None)
+        if belief is not None and _oldest_at(belief.cache) >= _oldest_at(history):
+            belief = None
+        if (history if belief is None else belief.cache).oldest_is_held:
             self.conversations.forget_oldest()
-        return oldest.evict_one()
+        return history.evict_one() if belief is None else belief.forget_least_used()
+
+
+def _oldest_at(cache: PrefixCache) -> float:
+    return math.inf if cache.oldest_at is None else cache.oldest_at
 
 
 def _ends_soon(lease: Lease, now: float) -> bool:
@@ -611,20 +676,22 @@ def _confined_tokens(visit: Visit) -> int:
     return 0 if fits else candidate.long_tokens
 
 
-def _scale(known: Conversation | None, bytes_per_token: float) -> Callable[[int], int]:
-    """From a place in the prompt in bytes to tokens before it.
+def _scale(known: Conversation | None, bytes_per_token: float) -> Callable[[Sequence[int]], list[int]]:
+    """From places in the prompt in bytes, in order, to the tokens before them.
 
     What the conversation's last prompt took is known from the engine; only what is new is estimated from its bytes.
     """
     known_bytes, known_tokens = (known.prompt_bytes, known.prompt_tokens) if known is not None else (0, 0)
 
-    def tokens(at: int) -> int:
-        if at < known_bytes:
-            return min(_MOST_TOKENS, at * known_tokens // known_bytes)
-        return min(_MOST_TOKENS, known_tokens + int((at - known_bytes) / bytes_per_token))
+    def tokens(places: Sequence[int]) -> list[int]:
+        new = bisect_left(places, known_bytes)
+        # A long prompt has hundreds of blocks, at every turn: no call for each of them.
+        found = [at * known_tokens // known_bytes for at in places[:new]]
+        found += [known_tokens + int((at - known_bytes) / bytes_per_token) for at in places[new:]]
+        return [min(_MOST_TOKENS, each) for each in found] if found and found[-1] > _MOST_TOKENS else found
 
     return tokens
 
 
-def _in_tokens(chain: Chain, tokens: Callable[[int], int]) -> Blocks:
-    return Blocks(chain.hashes, array("I", map(tokens, chain.ends)))
+def _in_tokens(chain: Chain, tokens: Callable[[Sequence[int]], list[int]]) -> Blocks:
+    return Blocks(chain.hashes, array("I", tokens(chain.ends)))

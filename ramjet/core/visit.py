@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ramjet.core.beliefs import Belief, Outlook
+from ramjet.core.beliefs import Belief
 from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.conversations import Turn
 from ramjet.core.fingerprint import Fingerprint
@@ -56,8 +56,6 @@ class Visit:
     shared_tokens: int = 0
     """The part of the prompt that other living conversations have too."""
     tried: list[str] = field(default_factory=list)
-    looks: dict[str, tuple[int, float, Outlook, float]] = field(default_factory=dict)
-    """By replica: what was found there, and the version of the belief and the time at which."""
     lease: Lease | None = None
     held_since: float | None = None
     """Since when it waits for room; None while it does not."""
@@ -104,21 +102,21 @@ class Lease:
     none has been sent."""
     open: bool = True
 
-    def read(self) -> None:
+    def read(self, now: float) -> None:
         """The prompt has been read: those behind it no longer wait for that."""
-        self.replica.queue.pop(self, None)
+        self.replica.read(self, now)
 
     @property
     def is_reading(self) -> bool:
         """Whether the prompt is still to be read, as far as anybody knows."""
         return self in self.replica.queue
 
-    def release(self) -> None:
+    def release(self, now: float) -> None:
         """Give the place back; a second call does nothing."""
         if self.open:
             self.open = False
             self.replica.done()
-            self.read()
+            self.read(now)
             if self.cache is not None and self.seat is not None:
                 self.belief.version += 1
                 self.cache.leave(self.seat, self.placed_at)

@@ -138,7 +138,7 @@ class Handler:
                 return await self._attempt(exchange, visit, lease)
             except ReplicaFailed as failed:
                 self._blame(lease.replica.name, failed)
-                self._router.failed(visit)
+                self._router.failed(visit, time.monotonic())
                 refusal, message = _REFUSALS[failed.failure], f"replica {lease.replica.name} failed: {failed}"
                 if not may_retry(failed.failure, len(visit.tried)):
                     break

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from itertools import count
 
 import pytest
 import xxhash
 
-from ramjet.core.beliefs import Belief
+from ramjet.core.beliefs import KNOWN_S, Belief
 from ramjet.core.cache import Blocks
+from ramjet.core.losses import Prices
 from ramjet.core.pools import Pools
 
 BLOCK = 256
 OTHER, MINE = object(), object()
+LATER = count(0, int(KNOWN_S) + 1)
 
 
 def prompt(name: str, tokens: int, *, shared_tokens: int = 0) -> Blocks:
@@ -33,14 +36,12 @@ def hold(belief: Belief, name: str, tokens: int, now: float = 0.0, owner: object
 def harm(belief: Belief, name: str, tokens: int, chance: float = 1.0) -> float:
     """What a prompt of ours would cost others: a second for a thousand tokens, times the chance of a return."""
     outlook = belief.outlook(prompt(name, tokens), tokens)
-    return belief.harm_s(
-        outlook,
-        tokens,
-        MINE,
+    prices = Prices(
         worth=lambda owner: chance if owner is OTHER else 1.0,
         read_s=lambda start, end: (end - start) / 1_000,
-        most_s=1_000.0,
     )
+    # Each asks at a time of its own, so that nothing that was worked out before is used again.
+    return belief.harm_s(outlook, tokens, MINE, prices, next(LATER), most_s=1_000.0)
 
 
 def test_who_finds_room_harms_nobody() -> None:

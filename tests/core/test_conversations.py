@@ -337,7 +337,7 @@ def test_long_conversations_are_counted_by_their_tokens_where_they_live() -> Non
     homes = {"one": "a", "two": "a", "three": "a", "four": "b"}
     each = {name: turn(known, "system", name, at=homes[name]) for name in sizes}
     for name, conversation in each.items():
-        conversation.tokens = sizes[name]
+        known.measure(conversation, sizes[name])
 
     assert known.long_tokens(150_000, None) == Counter(a=440_000, b=300_000)
     assert known.long_tokens(150_000, each["one"]) == Counter(a=150_000, b=300_000)

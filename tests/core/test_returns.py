@@ -57,6 +57,19 @@ def test_pauses_teach() -> None:
     assert returns.probability(10, 15) > 0.4
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_return_counts_whether_or_not_anybody_asked_before(given_up: bool) -> None:
+    """
+    What was worked out for an earlier question is not the answer to a later one.
+    """
+    asked, unasked = Returns(), Returns()
+    asked.probability(400, 300)
+    for returns in (asked, unasked):
+        returns.came_back(420, given_up=given_up)
+
+    assert asked.probability(400, 300) == unasked.probability(400, 300)
+
+
 def test_who_comes_back_after_all_does_not_make_long_pauses_look_certain() -> None:
     """
     One in ten of those that were given up returned ten minutes later: so likely is it, and not more.

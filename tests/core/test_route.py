@@ -76,8 +76,8 @@ class Queue:
     name: str = "queue"
     breaks_ties: bool = False
 
-    def seconds(self, ask: Ask, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
-        return candidate.queue_s
+    def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
+        return [each.queue_s for each in candidates]
 
 
 # -- what must never matter, and what must always add up --------------------------------------------------------------
@@ -448,15 +448,13 @@ def test_what_k_conversations_share_is_charged_at_a_kth() -> None:
     reading, cost = Reading(), PrefillCost()
     shared = ask(20_000, shared=((17_000, 4),))
 
-    assert cost.seconds(shared, at("a"), ()) == pytest.approx(
-        reading.seconds(0, 17_000) / 4 + reading.seconds(17_000, 20_000)
-    )
-    assert cost.seconds(shared, at("a", 17_000), ()) == pytest.approx(reading.seconds(17_000, 20_000))
-    assert cost.seconds(shared, at("a", 10_000), ()) == pytest.approx(
-        reading.seconds(10_000, 17_000) / 4 + reading.seconds(17_000, 20_000)
-    )
-    assert cost.seconds(ask(20_000), at("a"), ()) == pytest.approx(reading.seconds(0, 20_000))
-    assert cost.seconds(shared, at("a", 20_000), ()) == 0.0
+    (nothing,) = cost.seconds(shared, [at("a")])
+    assert nothing == pytest.approx(reading.seconds(0, 17_000) / 4 + reading.seconds(17_000, 20_000))
+    assert cost.seconds(shared, [at("a", 17_000)]) == pytest.approx([reading.seconds(17_000, 20_000)])
+    (some,) = cost.seconds(shared, [at("a", 10_000)])
+    assert some == pytest.approx(reading.seconds(10_000, 17_000) / 4 + reading.seconds(17_000, 20_000))
+    assert cost.seconds(ask(20_000), [at("a")]) == pytest.approx([reading.seconds(0, 20_000)])
+    assert cost.seconds(shared, [at("a", 20_000)]) == [0.0]
 
 
 def test_a_shared_prompt_does_not_keep_everybody_where_it_was_read_first() -> None:
@@ -474,7 +472,7 @@ def test_a_queue_costs_its_reading_and_a_little_for_each_request() -> None:
     """
     57 s of reading ahead, and 0.1 s for each of three requests.
     """
-    assert QueueCost().seconds(ask(), at("a", queue_s=57.0, in_flight=3), ()) == pytest.approx(57.3)
+    assert QueueCost().seconds(ask(), [at("a", queue_s=57.0, in_flight=3)]) == pytest.approx([57.3])
 
 
 def test_leaving_home_costs_two_seconds_while_it_holds_something_of_ones_own() -> None:
@@ -482,17 +480,16 @@ def test_leaving_home_costs_two_seconds_while_it_holds_something_of_ones_own() -
     Requests at home are no reason to move, but for calls in parallel; a home that has lost everything is.
     """
     cost, home, other = LeaveCost(), at("a", 18_000, own_tokens=1_000), at("b")
-    busy = replace(home, in_flight=30)
+    busy = home._replace(in_flight=30)
     parallel = replace(ask(home="a"), in_parallel=True)
     lost = at("a", 17_000, own_tokens=0)
 
-    assert cost.seconds(ask(home="a"), other, [home, other]) == 2.0
-    assert cost.seconds(ask(home="a"), other, [busy, other]) == pytest.approx(5.0)
-    assert cost.seconds(parallel, other, [busy, other]) == 1.0
-    assert cost.seconds(ask(home="a"), home, [home, other]) == 0.0
-    assert cost.seconds(ask(home="a"), other, [lost, other]) == 0.0
-    assert cost.seconds(ask(home="gone"), other, [home, other]) == 0.0
-    assert cost.seconds(ask(), other, [home, other]) == 0.0
+    assert cost.seconds(ask(home="a"), [home, other]) == [0.0, 2.0]
+    assert cost.seconds(ask(home="a"), [busy, other]) == pytest.approx([0.0, 5.0])
+    assert cost.seconds(parallel, [busy, other]) == [0.0, 1.0]
+    assert cost.seconds(ask(home="a"), [lost, other]) == [0.0, 0.0]
+    assert cost.seconds(ask(home="gone"), [home, other]) == [0.0, 0.0]
+    assert cost.seconds(ask(), [home, other]) == [0.0, 0.0]
 
 
 def test_balance_charges_only_who_has_no_home() -> None:
@@ -501,11 +498,10 @@ def test_balance_charges_only_who_has_no_home() -> None:
     """
     cost, fleet = BalanceCost(), [at("a", living=30), at("b", living=1)]
 
-    assert cost.seconds(ask(home="a"), fleet[0], fleet) == 0.0
-    assert cost.seconds(Ask(body_bytes=1, prompt_tokens=1, has_prompt=False), fleet[0], fleet) == 0.0
+    assert cost.seconds(ask(home="a"), fleet) == [0.0, 0.0]
+    assert cost.seconds(Ask(body_bytes=1, prompt_tokens=1, has_prompt=False), fleet) == [0.0, 0.0]
     # 32 living make a share of 17: at "a" the new one would be 14 too many.
-    assert cost.seconds(ask(1_000), fleet[0], fleet) == pytest.approx(1.4)
-    assert cost.seconds(ask(1_000), fleet[1], fleet) == 0.0
+    assert cost.seconds(ask(1_000), fleet) == pytest.approx([1.4, 0.0])
 
 
 @given(

@@ -362,7 +362,7 @@ def test_without_affinity_nothing_is_believed_to_match() -> None:
     record = serve(to, talk.arrival())
     assert record.replica is not None
     other = next(each.name for each in to.fleet if each.name != record.replica)
-    to.fleet[record.replica].queue["another"] = 1.0
+    to.fleet[record.replica].line_up("another", 1.0, 0)
     talk.grow()
 
     again = serve(to, talk.arrival())
@@ -379,11 +379,11 @@ def test_a_retry_goes_to_the_other_replica() -> None:
     assert visit.lease is not None
     first = visit.lease.replica.name
 
-    to.failed(visit)
+    to.failed(visit, 1)
     second = to.place(visit, 1)
     assert second is not None
     assert (second.replica.name, second.reason) == (next(name for name in "ab" if name != first), "retry")
-    to.failed(visit)
+    to.failed(visit, 1)
 
     assert to.place(visit, 2) is None
     assert to.finish(visit, 3, outcome="upstream_connect", status=502).attempts == 2
@@ -426,10 +426,10 @@ def test_a_lease_is_given_back_once_however_often_it_is_released() -> None:
     assert lease is not None
     assert (lease.replica.in_flight, lease.replica.queue_s) == (1, lease.reading_s)
 
-    lease.read()
+    lease.read(1.0)
     assert (lease.replica.in_flight, lease.replica.queue_s) == (1, 0.0)
     for _ in range(3):
-        lease.release()
+        lease.release(2.0)
 
     assert (lease.replica.in_flight, lease.replica.queue_s) == (0, 0.0)
 
@@ -445,6 +445,35 @@ def test_a_replica_is_free_again_when_the_prompt_has_been_read() -> None:
     to.first_token(visit, 17)
 
     assert (to.fleet["a"].queue_s, to.fleet["a"].in_flight) == (0.0, 1)
+
+
+def test_a_replica_reads_whether_or_not_anybody_looks() -> None:
+    """
+    Ten of the seventeen seconds of a 100,000-token prompt have passed unseen: seven are left for whoever comes.
+    """
+    to = router("a")
+    start(to, replace(Talk("one", 100_000).arrival(), stream=True), now=0.0)
+    start(to, replace(Talk("two", 100_000).arrival(), stream=True), now=0.0)
+    alone_s, both_s = to.fleet["a"].queue_s / 2, to.fleet["a"].queue_s
+
+    assert to.fleet["a"].queue_at(10.0) == pytest.approx(both_s - 10.0)
+    assert to.fleet["a"].queue_at(10.0) == to.fleet["a"].queue_at(10.0)
+    assert to.fleet["a"].queue_at(1_000.0) == pytest.approx(alone_s)
+
+
+def test_the_next_prompt_is_read_from_when_the_one_before_was() -> None:
+    """
+    The first token of one is where the reading of the other begins, and so is the end of one that failed.
+    """
+    to = router("a")
+    visits = [start(to, replace(Talk(name, 100_000).arrival(), stream=True)) for name in ("one", "two", "three")]
+    alone_s = to.fleet["a"].queue_s / 3
+
+    to.first_token(visits[0], 17.0)
+    assert to.fleet["a"].queue_at(20.0) == pytest.approx(2 * alone_s - 3.0)
+
+    to.failed(visits[1], 21.0)
+    assert to.fleet["a"].queue_at(25.0) == pytest.approx(alone_s - 4.0)
 
 
 class Ledger(RuleBasedStateMachine):
@@ -524,7 +553,7 @@ class Ledger(RuleBasedStateMachine):
         visit = self.visit(data, leased=True)
         # No replica fails a request whose first token has come: it is cut, which is an end.
         if visit is not None and visit.first_token_at is None:
-            self.router.failed(visit)
+            self.router.failed(visit, self.now)
             self.open[visit] = None
 
     @precondition(lambda self: self.open)
@@ -568,6 +597,16 @@ class Ledger(RuleBasedStateMachine):
         assert {each: each.running for each in known if each.running} == running
 
     @invariant()
+    def long_conversations_are_counted_by_their_tokens(self) -> None:
+        known = self.router.conversations
+        for least_tokens in (1, 900, 1_500, 2_048):
+            tokens = Counter[str]()
+            for each in known:
+                if each.home is not None and each.tokens >= least_tokens:
+                    tokens[each.home] += each.tokens
+            assert known.long_tokens(least_tokens, None) == tokens
+
+    @invariant()
     def what_is_held_is_held_by_the_living(self) -> None:
         known = self.router.conversations
         holders = Counter(node for each in known if each.holding and each.tail is not None for node in each.tail.path())
@@ -594,7 +633,7 @@ TestLedger = Ledger.TestCase
 def believed(to: Router, given: Arrival) -> dict[str, int]:
     """Tokens of a prompt that each replica is believed to hold."""
     visit = to.arrive(given, 0)
-    matched = {each.replica: each.matched_tokens for each in to._candidates(visit)}
+    matched = {each.replica: each.matched_tokens for each in to._candidates(visit, to._able(visit), {}, 0)}
     to.finish(visit, 0, outcome="client_disconnect", status=None)
     return matched
 
@@ -726,9 +765,9 @@ def test_a_conversation_that_failed_is_served_as_if_nothing_had_happened() -> No
     home = serve(to, talk.arrival()).replica
     talk.grow()
     visit = start(to, talk.arrival())
-    to.failed(visit)
+    to.failed(visit, 1)
     to.place(visit, 1)
-    to.failed(visit)
+    to.failed(visit, 1)
     to.finish(visit, 2, outcome="upstream_connect", status=502)
 
     record = serve(to, talk.arrival(), 3)

@@ -479,11 +479,11 @@ def test_who_comes_at_the_very_instant_at_which_a_start_ends_sees_the_next() -> 
     visit, lease = place(to, long_text())
     asked = to.arrive(long_text(100, "short"), 2.0)
     to.fleet["a"].queue_at(0.0)
-    before = to._candidates(asked, 2.0)[0].queue_s
+    before = to._candidates(asked, to._able(asked), {}, 2.0)[0].queue_s
 
     to.start_read(visit, 2.0, None)
 
-    after = to._candidates(asked, 2.0)[0].queue_s
+    after = to._candidates(asked, to._able(asked), {}, 2.0)[0].queue_s
     assert before == pytest.approx(0.9, abs=0.1)
     assert after == pytest.approx(lease.starts[0].read_s)
 
@@ -619,7 +619,7 @@ def test_another_replica_reads_starts_of_its_own() -> None:
     for _ in range(3):
         to.start_read(visit, 3.0, Usage(prompt_tokens=1_000, cached_tokens=9_999))
 
-    to.failed(visit)
+    to.failed(visit, 9.0)
     second = to.place(visit, 9.0)
 
     assert second is not None
@@ -644,7 +644,7 @@ def test_what_was_read_until_the_end_came_is_there(leaves: bool) -> None:
     if leaves:
         to.finish(visit, 8.0, outcome="client_disconnect", status=None)
     else:
-        to.failed(visit)
+        to.failed(visit, 8.0)
         to.finish(visit, 8.0, outcome="http_4xx", status=429)
 
     assert lease.read_tokens == pytest.approx(35_000, rel=0.02)

@@ -11,13 +11,13 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
-from ramjet.core.cache.tree import Blocks, Match, Node, PrefixCache
+from ramjet.core.cache.tree import NOTHING, Blocks, Match, Node, PrefixCache
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """How much of a prompt can be reused."""
 
     depth: int
@@ -47,7 +47,9 @@ class Seat:
     fork_tokens: int | None = None
     """Where it left another prompt, and saves the state for those who do the same."""
     tail: Node | None = None
-    """The end of the path that it keeps from eviction."""
+    """The end of the path that it keeps from eviction..."""
+    depth: int = 0
+    """...and the blocks of that path."""
     snapshot: Node | None = None
     """The snapshot that it keeps."""
 
@@ -77,7 +79,9 @@ class EngineCache(PrefixCache):
     @property
     def used_tokens(self) -> int:
         """What is taken of the token pool."""
-        return self.tokens + self.private_tokens + self._snapshot_tokens(self.used_slots)
+        states = self.spec.snapshots
+        state_tokens = states.tokens_each * self.used_slots if states is not None and states.tokens_each else 0
+        return self.tokens + self.private_tokens + state_tokens
 
     @property
     def used_slots(self) -> int:
@@ -100,7 +104,7 @@ class EngineCache(PrefixCache):
     def look(self, blocks: Blocks, prompt_tokens: int) -> tuple[Match, Hit]:
         """What is there of a prompt, and how much of it can be reused. Changes nothing."""
         found = self.match(blocks)
-        return found, self._look(blocks, prompt_tokens, found)
+        return found, self.hit(blocks, prompt_tokens, found)
 
     def enter(
         self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float, *, anyway: bool = False
@@ -125,7 +129,7 @@ class EngineCache(PrefixCache):
         self._reserved_tokens += need
         if (tail := self._end_at(found, hit.depth, now)) is not None:
             self.hold(tail)
-            seat.tail = tail
+            seat.tail, seat.depth = tail, hit.depth
             if self.spec.snapshots is not None:
                 self._lock(seat, tail)
             self._bring_back(tail, now)
@@ -136,18 +140,24 @@ class EngineCache(PrefixCache):
 
     def forward(self, seat: Seat, tokens: int, now: float) -> None:
         """The engine has read so many more tokens of the prompt."""
+        if self._forward(seat, tokens, now) and seat.tail is not None:
+            self.touch(seat.tail, now)
+
+    def _forward(self, seat: Seat, tokens: int, now: float) -> bool:
+        """Take what was read; whether the tree has grown by it. Its path is still to be marked as used."""
         start, end = seat.read_tokens, seat.read_tokens + tokens
         seat.read_tokens = end
         self.private_tokens += tokens
         self._free_tokens()
         states = self.spec.snapshots
         if states is None:
-            self._keep(seat, end, now)
-        elif tokens >= states.grid_tokens:
-            at = start + tokens // states.grid_tokens * states.grid_tokens
-            if seat.fork_tokens is not None and start < seat.fork_tokens < end:
-                at = seat.fork_tokens
-            self._keep(seat, at, now)
+            return self._keep(seat, end, now)
+        if tokens < states.grid_tokens:
+            return False
+        at = start + tokens // states.grid_tokens * states.grid_tokens
+        if seat.fork_tokens is not None and start < seat.fork_tokens < end:
+            at = seat.fork_tokens
+        return self._keep(seat, at, now)
 
     def write(self, seat: Seat, tokens: int) -> None:
         """The engine has generated so many more tokens."""
@@ -170,11 +180,10 @@ class EngineCache(PrefixCache):
             # The last token generated was never read.
             end = seat.read_tokens - 1
             seat.blocks = blocks
-            if states is None:
-                self._keep(seat, end, now)
-            elif (at := end // states.grid_tokens * states.grid_tokens) > seat.prompt_tokens:
-                # Saved while it was generated, in a slot that the request had for that.
-                self._keep(seat, at, now)
+            at = end if states is None else end // states.grid_tokens * states.grid_tokens
+            # A state is saved while the answer is generated, in a slot that the request had for that.
+            if (states is None or at > seat.prompt_tokens) and self._keep(seat, at, now) and seat.tail is not None:
+                self.touch(seat.tail, now)
         self.private_tokens -= seat.read_tokens - seat.kept_tokens
         self._reserved_tokens -= seat.reserved_tokens
         if seat.tail is not None:
@@ -186,9 +195,11 @@ class EngineCache(PrefixCache):
 
     def read(self, seat: Seat, now: float) -> None:
         """The engine has read, or will have, the rest of the prompt: for those who do not watch it chunk by chunk."""
-        chunk = self.spec.chunk_tokens
+        chunk, has_grown = self.spec.chunk_tokens, False
         while (left := seat.prompt_tokens - seat.read_tokens) > 0:
-            self.forward(seat, left if self.spec.snapshots is None else min(left, chunk), now)
+            has_grown |= self._forward(seat, left if self.spec.snapshots is None else min(left, chunk), now)
+        if has_grown and seat.tail is not None:
+            self.touch(seat.tail, now)
 
     def serve(self, blocks: Blocks, prompt_tokens: int, now: float) -> Hit | None:
         """A request's whole life at once; None if there was no room."""
@@ -212,16 +223,19 @@ class EngineCache(PrefixCache):
 
     # -- seats ------------------------------------------------------------------------------------------------------
 
-    def _look(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
-        known, node, host_state = blocks.tokens(found.depth), found.node, False
-        depth = min(found.depth, bisect_right(blocks.ends, prompt_tokens - self.spec.reads_last))
+    def hit(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
+        """How much can be reused of what was found of a prompt. Changes nothing."""
+        depth, node, host_state = found.depth, found.node, False
+        known, most = blocks.tokens(depth), prompt_tokens - self.spec.reads_last
+        if known > most:
+            depth = min(depth, bisect_right(blocks.ends, most))
         if self.spec.snapshots is not None and node is not None:
-            end = _blocks_to(node)
+            end = found.above + len(node.hashes)
             while node is not None and not (end <= depth and (node.snapshot or node.host_snapshot)):
                 end -= len(node.hashes)
                 node = node.parent
             depth, host_state = end, node is not None and not node.snapshot
-        tokens = blocks.tokens(depth)
+        tokens = known if depth == found.depth else blocks.tokens(depth)
         host_tokens = 0
         if self.spec.host is not None and found.node is not None:
             host_tokens = sum(_before(each, tokens) for each in found.node.path() if not each.on_device)
@@ -247,21 +261,18 @@ class EngineCache(PrefixCache):
         fork = hit.known_tokens // states.grid_tokens * states.grid_tokens
         return fork if fork > hit.tokens else None
 
-    def _keep(self, seat: Seat, upto_tokens: int, now: float) -> None:
-        """Put a request's tokens into the tree down to a length, with a snapshot there."""
+    def _keep(self, seat: Seat, upto_tokens: int, now: float) -> bool:
+        """Put a request's tokens into the tree down to a length, with a snapshot there; False if they are there.
+
+        The path is held and not yet marked as used: that is to be done before anybody can take something from it.
+        """
         depth = bisect_right(seat.blocks.ends, upto_tokens)
         if seat.blocks.tokens(depth) <= seat.kept_tokens:
-            return
-        blocks = Blocks(seat.blocks.hashes[:depth], seat.blocks.ends[:depth])
-        kept = blocks.tokens(depth) - seat.kept_tokens
+            return False
+        kept = seat.blocks.tokens(depth) - seat.kept_tokens
         # Handed over: what the tree already had of it is freed.
         self.private_tokens -= kept
-        tail = self.insert(blocks, now)
-        assert tail is not None
-        self.hold(tail)
-        if seat.tail is not None:
-            self.release(seat.tail)
-        seat.tail = tail
+        tail = self._extend(seat, depth, now)
         seat.kept_tokens += kept
         given = min(seat.reserved_tokens, kept)
         seat.reserved_tokens -= given
@@ -274,6 +285,29 @@ class EngineCache(PrefixCache):
             self._cap(tail)
             self._free_slots()
         self._free_tokens()
+        return True
+
+    def _extend(self, seat: Seat, depth: int, now: float) -> Node:
+        """Put the first `depth` blocks of a request into the tree, below what it has there, and hold them.
+
+        What only the host held is on the device again. Makes no room.
+        """
+        blocks = Blocks(seat.blocks.hashes[:depth], seat.blocks.ends[:depth])
+        above = seat.tail
+        known = NOTHING if above is None else Match(seat.depth, above, seat.depth - len(above.hashes))
+        found = self.match(blocks, known)
+        tail = self._end_at(found, found.depth, now)
+        if found.depth < depth:
+            tail = self._grow(tail, blocks, found.depth, now)
+        assert tail is not None
+        for node in tail.path():
+            if node is above:
+                break
+            if not node.on_device:
+                self._on_device_again(node)
+            self._hold_run(node)
+        seat.tail, seat.depth = tail, depth
+        return tail
 
     # -- snapshots --------------------------------------------------------------------------------------------------
 
@@ -388,9 +422,12 @@ class EngineCache(PrefixCache):
     def hold(self, tail: Node) -> None:
         """Keep the path that ends in `tail` from being evicted, until `release`."""
         for node in tail.path():
-            if not node.holders:
-                self.held_tokens += node.tokens
-            node.holders += 1
+            self._hold_run(node)
+
+    def _hold_run(self, node: Node) -> None:
+        if not node.holders:
+            self.held_tokens += node.tokens
+        node.holders += 1
 
     def release(self, tail: Node) -> None:
         """Give back one `hold`."""
@@ -401,28 +438,12 @@ class EngineCache(PrefixCache):
 
     # -- the tree ---------------------------------------------------------------------------------------------------
 
-    def insert(self, blocks: Blocks, now: float) -> Node | None:
-        """Take a prompt in and mark its path as just used; what only the host held is on the device again.
-
-        Makes no room: `forward` has.
-        """
-        found = self.match(blocks)
-        tail = self._end_at(found, found.depth, now)
-        if found.depth < len(blocks):
-            tail = self._grow(tail, blocks, found.depth, now)
-        if tail is not None:
-            for node in tail.path():
-                if not node.on_device:
-                    self._on_device_again(node)
-            self.touch(tail, now)
-        return tail
-
     def _end_at(self, found: Match, depth: int, now: float) -> Node | None:
         """The node that ends with the first `depth` blocks of what was found."""
         node = found.node
         if node is None or not depth:
             return None
-        above = _blocks_to(node) - len(node.hashes)
+        above = found.above
         while above >= depth:
             node = node.parent
             assert node is not None
@@ -564,11 +585,6 @@ class EngineCache(PrefixCache):
 
 def _is_device_leaf(node: Node) -> bool:
     return not any(child.on_device for child in node.children or ())
-
-
-def _blocks_to(node: Node) -> int:
-    """Blocks from the prompt's beginning to the end of this run."""
-    return sum(len(each.hashes) for each in node.path())
 
 
 def _before(node: Node, length_tokens: int) -> int:

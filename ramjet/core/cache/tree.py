@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # What the process really pays, measured by tests/test_memory.py (100,000 conversations of 50 KB) and rounded up:
 # a node with its two arrays, its place in the order of use and in the index; a block is a hash (8) and an end (4).
@@ -81,12 +82,19 @@ class Node:
             node = node.parent
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """How far a prompt is known: `depth` blocks, the last of them in `node` (None when nothing is known)."""
+class Match(NamedTuple):
+    """How far a prompt is known: `depth` blocks, the last of them in `node` (None when nothing is known).
+
+    A tuple, as `Hit` is: a router makes one for each replica and request.
+    """
 
     depth: int
     node: Node | None
+    above: int
+    """Blocks before those of `node`."""
+
+
+NOTHING = Match(0, None, 0)
 
 
 class PrefixCache:
@@ -127,18 +135,36 @@ class PrefixCache:
         """Whether somebody holds the least recently used run."""
         return bool(self._order) and next(iter(self._order)).holders > 0
 
-    def match(self, blocks: Blocks) -> Match:
-        """Find the longest prefix of the prompt that is held. Looking changes nothing, not even the order of use."""
-        hashes, depth, last = blocks.hashes, 0, None
-        while depth < len(hashes):
-            node = self._index.get(hashes[depth])
+    def match(self, blocks: Blocks, known: Match = NOTHING) -> Match:
+        """Find the longest prefix of the prompt that is held. Looking changes nothing, not even the order of use.
+
+        `known` is a part of it that is known to be held, to the end of a run.
+        """
+        depth, last, above = known
+        hashes, index = blocks.hashes, self._index
+        most = len(hashes)
+        while depth < most:
+            node = index.get(hashes[depth])
             if node is None:
                 break
-            last, same = node, shared_blocks(node.hashes, hashes, depth)
-            depth += same
-            if same < len(node.hashes):
+            last, above = node, depth
+            depth += shared_blocks(node.hashes, hashes, depth)
+            if depth - above < len(node.hashes):
                 break
-        return Match(depth, last)
+        return Match(depth, last, above)
+
+    def matches(self, blocks: Blocks, found: Match) -> bool:
+        """Whether matching this prompt would find just that; quicker than matching it."""
+        hashes, depth, node = blocks.hashes, found.depth, found.node
+        if node is None:
+            return hashes[0] not in self._index
+        inside = depth - found.above
+        # Equal hashes: everything before is equal too.
+        if len(hashes) < depth or hashes[depth - 1] != node.hashes[inside - 1]:
+            return False
+        if len(hashes) == depth:
+            return True
+        return hashes[depth] not in self._index if inside == len(node.hashes) else hashes[depth] != node.hashes[inside]
 
     def insert(self, blocks: Blocks, now: float) -> Node | None:
         """Take the whole prompt in, mark its path as just used, and evict others until the pool is kept.
@@ -149,7 +175,7 @@ class PrefixCache:
             return None
         found = self.match(blocks)
         tail = found.node
-        if tail is not None and (inside := found.depth - _depth_before(tail)) < len(tail.hashes):
+        if tail is not None and (inside := found.depth - found.above) < len(tail.hashes):
             # The prompt leaves a longer run or ends inside it: its end must be a node, or a hold would hold too much.
             tail = self._split(tail, inside, now)
         if found.depth < len(blocks):

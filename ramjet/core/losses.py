@@ -1,0 +1,145 @@
+"""What a replica would lose for the room that somebody needs, priced in seconds.
+
+A cache lets go in an order that is known: runs by their last use where tokens are short, snapshots by theirs where
+slots are. So what a need costs is a walk along both, as far as the need goes. The walk is the same for whoever comes
+next, until something changes there: it is made once, as far as anybody has asked, and afterwards only looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ramjet.core.cache import EngineCache, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a loss costs, as things stand."""
+
+    worth: Callable[[object], float]
+    """The chance that an owner comes back for what is theirs, 0 to 1."""
+    read_s: Callable[[int, int], float]
+    """Seconds to read from one length in tokens to another, as the formula says."""
+
+
+class Losses:
+    """What goes first in a cache, and what that costs those whose it is. Good as long as the cache does not change."""
+
+    def __init__(
+        self, cache: EngineCache, prices: Prices, pace: float, *, owner: object = None, path: Sequence[Node] = ()
+    ) -> None:
+        """
+        Args:
+            cache: what would lose.
+            prices: what a loss costs.
+            pace: how many times as long as the formula says the replica takes to read.
+            owner: who asks, and loses nothing by what is theirs; None for what nobody in particular asks.
+            path: what they would use there, deepest run first; it stays.
+        """
+        self._prices = prices
+        self._pace = pace
+        self._owner = owner
+        self._path = path
+        states = cache.spec.snapshots
+        self._free_tokens = None if cache.pool_tokens is None else cache.pool_tokens - cache.used_tokens
+        self._free_slots = None if states is None or states.slots is None else states.slots - cache.used_slots
+        # A run after the other: tokens up to and with it, whose it is, their seconds, and all seconds so far.
+        self._runs = iter(cache.least_used())
+        self._tokens: list[int] = []
+        self._owners: list[object] = []
+        self._lost: list[float] = []
+        self._total: list[float] = []
+        self._used_at = -math.inf
+        """When the last of these runs was used: those that were used later come later."""
+        # A snapshot after the other: whose loss it is (None where nobody misses it), and how much.
+        self._snapshots = iter(cache.snapshots)
+        self._states: dict[Node, tuple[object, float]] = {}
+        self._worths: dict[object, float] = {}
+        self._harms: dict[tuple[int, int, float], float] = {}
+
+    def concern(self, owner: object, path: Sequence[Node]) -> bool:
+        """Whether something of an owner's, or of a path, may be among what was seen to go: they need a walk of their own."""
+        return (
+            owner in self._worths
+            or (bool(path) and path[0].touched_at <= self._used_at)
+            or not self._states.keys().isdisjoint(path)
+        )
+
+    def harm_s(self, tokens: int, slots: int, most_s: float) -> float:
+        """Seconds of reading that others need again when somebody needs so many tokens and slots.
+
+        What comes after the first that makes it more than `most_s` is not counted.
+        """
+        free_tokens, free_slots = self._free_tokens, self._free_slots
+        runs = 0 if free_tokens is None or tokens <= free_tokens else self._runs_for(tokens - free_tokens, most_s)
+        states = 0
+        if free_slots is not None and slots > free_slots and (not runs or self._total[runs - 1] <= most_s):
+            states = self._states_for(slots - free_slots)
+        if not states:
+            return self._total[runs - 1] if runs else 0.0
+        harm_s = self._harms.get((runs, states, most_s))
+        if harm_s is None:
+            harm_s = self._harms[runs, states, most_s] = self._sum_s(runs, states, most_s)
+        return harm_s
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _sum_s(self, runs: int, states: int, most_s: float) -> float:
+        """What the first so many runs and snapshots are worth to those whose they are."""
+        total = self._total[runs - 1] if runs else 0.0
+        losing = list(islice(self._states.values(), states))
+        lost_by = {owner: 0.0 for owner, _ in losing}
+        for owner, lost in zip(self._owners[:runs], self._lost[:runs], strict=True):
+            if owner in lost_by:
+                lost_by[owner] += lost
+        for owner, lost in losing:
+            if total > most_s:
+                break
+            # Whoever loses the snapshot cannot use the tokens before it either: the larger of both is their loss.
+            if owner is not None and lost > lost_by[owner]:
+                total += lost - lost_by[owner]
+                lost_by[owner] = lost
+        return total
+
+    def _runs_for(self, short_tokens: int, most_s: float) -> int:
+        """How many runs go for so many tokens; no more than it takes to stop counting."""
+        tokens = self._tokens[-1] if self._tokens else 0
+        total = self._total[-1] if self._total else 0.0
+        while tokens < short_tokens and total <= most_s and (node := next(self._runs, None)) is not None:
+            if node.holders or node in self._path:
+                continue
+            owner, end = node.owner, node.ends[-1]
+            lost = 0.0 if owner is None else self._price_s(owner, node.start, end)
+            tokens += end - node.start
+            total += lost
+            self._tokens.append(tokens)
+            self._owners.append(owner)
+            self._lost.append(lost)
+            self._total.append(total)
+            self._used_at = node.touched_at
+        enough = min(bisect_left(self._tokens, short_tokens), bisect_right(self._total, most_s))
+        return min(enough + 1, len(self._tokens))
+
+    def _states_for(self, short_slots: int) -> int:
+        """How many snapshots go for so many slots."""
+        while len(self._states) < short_slots and (node := next(self._snapshots, None)) is not None:
+            if node.locks or node in self._path:
+                continue
+            owner = node.owner
+            if node.children or owner is None:
+                # With a deeper one, nobody misses it.
+                self._states[node] = None, 0.0
+                continue
+            before = next((each for each in node.path() if each is not node and each.snapshot), None)
+            self._states[node] = owner, self._price_s(owner, 0 if before is None else before.ends[-1], node.ends[-1])
+        return min(short_slots, len(self._states))
+
+    def _price_s(self, owner: object, start: int, end: int) -> float:
+        worth = self._worths.get(owner)
+        if worth is None:
+            worth = self._worths[owner] = 0.0 if owner is self._owner else self._prices.worth(owner)
+        return worth * (self._pace * self._prices.read_s(start, end))
