@@ -43,7 +43,9 @@ class Terms:
     """Of a replica's time, what may go into reading again what entries push out..."""
     most_share: float = 0.8
     """...and the most that becomes of it when somebody has waited past the patience."""
-    most_allowance_s: float = 20.0
+    most_allowance_s: float = 60.0
+    enough_s: float = 20.0
+    """With so much of it any entry may be paid: the dearest leave it below zero for long."""
     first_allowance_s: float = 20.0
     most_looks: int = 128
     """Held requests, oldest first, that are looked at each time: looking takes time too."""
@@ -209,9 +211,9 @@ class Admission(Generic[T]):
                 account = self._account(candidate.replica)
                 if account.reserved_for is not None or account.drained_for not in {None, each.who}:
                     continue
-                missing = min(candidate.harm_s, terms.most_allowance_s) - account.seconds
-                waits_s = 0.0 if missing <= 0 else missing / terms.share if terms.share else math.inf
-                cost = candidate.read_s + candidate.harm_s + waits_s
+                missing = min(candidate.harm_s, terms.enough_s) - account.seconds
+                fills_s = 0.0 if missing <= 0 else missing / terms.share if terms.share else math.inf
+                cost = candidate.read_s + candidate.harm_s + fills_s
                 if best is None or cost < best[0]:
                     best = cost, candidate
             if best is None:
@@ -219,7 +221,7 @@ class Admission(Generic[T]):
             candidate = best[1]
             account = self._account(candidate.replica)
             account.reserved_for = each.who
-            can_pay = account.seconds >= min(candidate.harm_s, terms.most_allowance_s)
+            can_pay = account.seconds >= min(candidate.harm_s, terms.enough_s)
             if can_pay and not candidate.fits and account.drained_for is None and draining < max(1, replicas // 4):
                 account.drained_for = each.who
                 draining += 1
@@ -231,7 +233,7 @@ class Admission(Generic[T]):
 
     def _can_pay(self, candidate: Candidate, who: T) -> bool:
         account = self._account(candidate.replica)
-        enough = account.seconds >= min(candidate.harm_s, self.terms.most_allowance_s)
+        enough = account.seconds >= min(candidate.harm_s, self.terms.enough_s)
         return enough and account.reserved_for in {None, who}
 
     def _waits_for(self, each: Held[T], now: float) -> str | None:
