@@ -196,8 +196,8 @@ class Pace:
     seconds alike. Robust: the middle of what was seen lately.
     """
 
-    LEAST_S = 0.2
-    """Shorter readings say more about everything else that a first token waits for."""
+    LEAST_S = 1.0
+    """Shorter readings say too much about everything else that a first token waits for: 0.2 s where nobody is before."""
 
     def __init__(self) -> None:
         self._seen: list[float] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,27 +29,41 @@ SHIPPED = Policy(
 """What `ramjet serve` does without a configuration file."""
 
 
+def pools_of(facts: ReplicaFacts) -> Pools:
+    """A replica's pools, as its configuration would say them."""
+    return Pools(
+        tokens=facts.pool_tokens,
+        slots=facts.slots,
+        per_path=facts.per_path,
+        private=facts.private,
+        chunk_tokens=facts.chunk_tokens,
+        grid_tokens=facts.grid or 256,
+    )
+
+
 class Production:
     """`core.router` as a policy."""
 
     tick_s: float | None = 1.0
 
     def __init__(
-        self, facts: list[ReplicaFacts], seed: int, *, policy: Policy = SHIPPED, knows_pools: bool = True
+        self,
+        facts: list[ReplicaFacts],
+        seed: int,
+        *,
+        policy: Policy = SHIPPED,
+        told: Callable[[ReplicaFacts], Pools] = pools_of,
     ) -> None:
+        """
+        Args:
+            facts: what is true of each replica.
+            seed: of its hashes.
+            policy: how it decides.
+            told: what it is told of a replica's pools.
+        """
         fleet = Fleet()
         for number, each in enumerate(facts):
-            pools = Pools(
-                tokens=each.pool_tokens,
-                slots=each.slots,
-                per_path=each.per_path,
-                private=each.private,
-                chunk_tokens=each.chunk_tokens,
-                grid_tokens=each.grid or 256,
-            )
-            if not knows_pools:
-                pools = Pools()
-            fleet.add(Replica(str(number), f"http://{seed}.{number}", configured=pools))
+            fleet.add(Replica(str(number), f"http://{seed}.{number}", configured=told(each)))
         self._router = Router(fleet, policy)
         self._visits: dict[Request, Visit] = {}
         self._requests: dict[Visit, Request] = {}
@@ -58,8 +73,8 @@ class Production:
     def arrive(self, request: Request, now: float) -> int | None:
         """Place it, or hold it."""
         head = self._heads.setdefault(request.conversation, len(request.blocks))
-        ends = array("Q", (BYTES_PER_TOKEN * end for end in request.blocks.ends))
-        chain = Chain(request.blocks.hashes, ends, min(head, len(ends)), BYTES_PER_TOKEN * request.prompt_tokens)
+        ends, size_bytes = self._in_bytes(request)
+        chain = Chain(request.blocks.hashes, ends, min(head, len(ends)), size_bytes)
         arrival = Arrival(
             request_id=str(request.number),
             endpoint="chat",
@@ -102,6 +117,11 @@ class Production:
         """Let in who may enter now."""
         return self._admit(now)
 
+    def _in_bytes(self, request: Request) -> tuple[array[int], int]:
+        """Where each block of a prompt ends in bytes, and how long it is in all."""
+        ends = array("Q", (BYTES_PER_TOKEN * end for end in request.blocks.ends))
+        return ends, BYTES_PER_TOKEN * request.prompt_tokens
+
     def _admit(self, now: float, *, quick: bool = False) -> Placements:
         entered = self._router.admit(now, quick=quick)
         return [(self._requests[visit], self._go(visit)) for visit in entered]
@@ -109,7 +129,7 @@ class Production:
 
 def without_facts(facts: list[ReplicaFacts], seed: int) -> Production:
     """Ramjet where nobody says how large the pools are."""
-    return Production(facts, seed, knows_pools=False)
+    return Production(facts, seed, told=lambda _: Pools())
 
 
 def _with(about: str, **changes: Any) -> Factory:

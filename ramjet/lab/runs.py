@@ -10,6 +10,7 @@ from multiprocessing import get_context
 
 from ramjet.lab.loop import simulate
 from ramjet.lab.measure import Figures, figures
+from ramjet.lab.misled import MISLED
 from ramjet.lab.policies import BASELINES, Factory
 from ramjet.lab.production import POLICIES
 from ramjet.lab.workloads import REPLICAS, WORKLOADS, build
@@ -29,8 +30,8 @@ class Case:
 
 
 def policies() -> dict[str, Factory]:
-    """Every policy by name: the product's own first, then the baselines."""
-    return {**POLICIES, **BASELINES}
+    """Every policy by name: the product's own first, then the same told wrong facts, then the baselines."""
+    return {**POLICIES, **MISLED, **BASELINES}
 
 
 def run(case: Case) -> Figures:

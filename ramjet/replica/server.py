@@ -47,7 +47,15 @@ class _Refused(Exception):
 class Replica:
     """One simulated replica; `running_replica` starts and stops it."""
 
-    def __init__(self, profile: Profile, speed: float, faults: Faults, log: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        speed: float,
+        faults: Faults,
+        log: Callable[[str], None] | None,
+        *,
+        whole_runs: bool = False,
+    ) -> None:
         self.profile = profile
         self.speed = speed
         """How many of its seconds pass in a real one."""
@@ -57,13 +65,15 @@ class Replica:
         """Requests for an answer that arrived, refused ones too."""
         self._faults = faults
         self._log = log
+        self._whole_runs = whole_runs
         self._started_at = asyncio.get_running_loop().time()
         self._boot()
 
     def _boot(self) -> None:
         """A new engine with nothing in it."""
         self._report: Report = REPORTS[self.profile.engine](self.profile, self.speed)
-        self._driver = Driver(Engine(self.profile, on_batch=self._batch), self.speed * self._faults.pace(self.age_s))
+        engine = Engine(self.profile, on_batch=self._batch, whole_runs=self._whole_runs)
+        self._driver = Driver(engine, self.speed * self._faults.pace(self.age_s))
         for line in self._report.boot():
             self._write(line)
 
@@ -319,6 +329,7 @@ async def running_replica(
     port: int = 0,
     faults: Faults | None = None,
     log: Callable[[str], None] | None = None,
+    whole_runs: bool = False,
 ) -> AsyncIterator[Replica]:
     """A replica that listens until the block ends, which aborts what it still works on.
 
@@ -329,11 +340,13 @@ async def running_replica(
         port: 0 takes a free one.
         faults: what goes wrong.
         log: called with every line of the engine's log.
+        whole_runs: after its first token, let an answer come in as few pieces as may be, when their last token is due:
+            sending each by itself is most of what a replica costs.
 
     Raises:
         OSError: the address is taken, or not ours.
     """
-    replica = Replica(profile, speed, faults or Faults(), log)
+    replica = Replica(profile, speed, faults or Faults(), log, whole_runs=whole_runs)
     # Without handler_cancellation a client that leaves would be answered to the end.
     runner = web.AppRunner(replica.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     async with contextlib.AsyncExitStack() as stack:

@@ -94,6 +94,25 @@ def test_the_pace_is_the_middle_of_what_was_seen() -> None:
     assert pace.factor == pytest.approx(2.03, abs=0.1)
 
 
+@given(
+    pace=st.floats(0.3, 3.0),
+    beside_s=st.floats(0.0, 0.2),
+    short_s=st.lists(st.floats(0.01, 0.99)),
+    long_s=st.lists(st.floats(1.0, 60.0), min_size=3),
+)
+def test_what_a_first_token_waits_for_beside_its_reading_is_not_taken_for_it(
+    pace: float, beside_s: float, short_s: list[float], long_s: list[float]
+) -> None:
+    """
+    Whatever the lengths of the prompts: off by no more than what HTTP and scheduling add to a second.
+    """
+    learned = Pace()
+    for expected_s in (*short_s, *long_s, *short_s):
+        learned.learn(expected_s, beside_s + pace * expected_s)
+
+    assert pace - 0.01 <= learned.factor <= pace + 0.21
+
+
 def test_short_readings_teach_no_pace() -> None:
     """
     Of a first token after 0.15 s, reading was hardly any.

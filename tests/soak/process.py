@@ -10,7 +10,7 @@ import random
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,16 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(settings: dict[str, Any], directory: Path) -> AsyncIterator[Served]:
-    """A Ramjet with these settings, on free ports; config and log are in `directory`, and stay there."""
+async def served(
+    settings: dict[str, Any], directory: Path, *, program: Sequence[str] = ("-m", "ramjet")
+) -> AsyncIterator[Served]:
+    """A Ramjet with these settings, on free ports; config and log are in `directory`, and stay there.
+
+    Args:
+        settings: what is not as in these tests' own.
+        directory: for its files.
+        program: how Python finds the command.
+    """
     base = {
         "listen": "127.0.0.1:0",
         "admin": "127.0.0.1:0",
@@ -87,7 +95,7 @@ async def served(settings: dict[str, Any], directory: Path) -> AsyncIterator[Ser
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAMJET_")}
     with log.open("wb") as said:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "ramjet", "serve", "--config", str(config)),
+            *(sys.executable, *program, "serve", "--config", str(config)),
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=said,
