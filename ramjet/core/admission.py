@@ -247,7 +247,7 @@ class Admission(Generic[T]):
         return candidate.fits and not candidate.is_full and self._may_read(candidate)
 
     def _may_read(self, candidate: Candidate) -> bool:
-        return candidate.read_s <= self.terms.cold_s or not candidate.cold_reads
+        return candidate.read_s <= max(self.terms.cold_s, candidate.between_s) or not candidate.cold_reads
 
     def _is_only_full(self, candidate: Candidate) -> bool:
         return candidate.is_full and candidate.fits and self._account(candidate.replica).drained_for is None

@@ -196,18 +196,26 @@ class Pace:
     seconds alike. Robust: the middle of what was seen lately.
     """
 
-    LEAST_S = 1.0
-    """Shorter readings say too much about everything else that a first token waits for: 0.2 s where nobody is before."""
+    BESIDE_S = 0.2
+    """What a first token waits for beside the reading, where nobody is before."""
+    LEAST_S = 0.5
+    """Shorter readings say too much about that."""
 
     def __init__(self) -> None:
         self._seen: list[float] = []
         self.factor = 1.0
 
-    def learn(self, expected_s: float, took_s: float) -> None:
-        """A prompt that should have taken so long by the formula took so long, nobody being before it."""
-        if expected_s < self.LEAST_S:
+    def learn(self, expected_s: float, took_s: float, *, at_most: bool = False) -> None:
+        """A prompt that should have taken so long by the formula took so long, nobody being before it.
+
+        Args:
+            expected_s: by the formula, a factor of 1.
+            took_s: until its first token.
+            at_most: it took no longer, and nobody knows how much less: that teaches only of a replica that is faster.
+        """
+        if expected_s < self.LEAST_S or (at_most and took_s >= self.factor * expected_s):
             return
-        self._seen = [*self._seen[-14:], took_s / expected_s]
+        self._seen = [*self._seen[-14:], took_s / (expected_s + self.BESIDE_S)]
         # The prior counts once: a single odd reading moves little.
         ranked = sorted([*self._seen, 1.0] if len(self._seen) < 3 else self._seen)
         self.factor = min(100.0, max(0.001, ranked[len(ranked) // 2]))

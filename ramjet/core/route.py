@@ -88,6 +88,8 @@ class Candidate(NamedTuple):
     """Whether it runs as many requests as its snapshot pool can bear."""
     cold_reads: int = 0
     """Long reads on their way there."""
+    between_s: float = 0.0
+    """How long a read may be that slips in between the slices of those; 0 where one of them is sent whole."""
 
 
 class Rule(Protocol):

@@ -28,7 +28,7 @@ from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record
 from ramjet.core.returns import Returns
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide, tied_until_s
-from ramjet.core.slices import starts
+from ramjet.core.slices import MOST_SLICES, starts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
 
@@ -73,7 +73,7 @@ class Router:
         self.admission: Admission[Visit] = Admission(policy.terms)
         self._freed: set[str] = set()
         """Replicas where a place may have become free since the held were last looked at."""
-        self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int]]] = {}
+        self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int, float]]] = {}
         self._used_since = -math.inf
         """No replica is believed to hold anything that was last used before."""
         self._reports_cached: set[tuple[str, str]] = set()
@@ -199,9 +199,8 @@ class Router:
         if visit.first_token_at is None and visit.lease is not None:
             visit.first_token_at = now
             lease = visit.lease
-            if lease.alone and lease.is_reading and lease.found is None:
-                expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
-                lease.belief.pace.learn(expected_s, now - lease.placed_at)
+            if lease.is_reading:
+                self._learn_pace(visit, lease, now - lease.placed_at)
             lease.read(now)
             self._freed.add(lease.replica.name)
 
@@ -237,6 +236,9 @@ class Router:
             lease.release(now)
             self._freed.add(lease.replica.name)
             if was_read:
+                if visit.first_token_at is None and outcome == "ok":
+                    # Nobody saw when it had been read; it was not before so long.
+                    self._learn_pace(visit, lease, now - lease.placed_at, at_most=True)
                 self._learn(visit, lease, usage, now)
             elif was_open:
                 self._unread(visit, lease)
@@ -453,7 +455,7 @@ class Router:
         """A replica as a request sees it; without `counts_all`, the harm there counts until it is not free any more."""
         belief, reading, terms = self.beliefs[replica.name], self.policy.reading, self.policy.terms
         pace = belief.pace.factor
-        queue_s, cold_reads = self._standing(replica, now)
+        queue_s, cold_reads, between_s = self._standing(replica, now)
         matched = own = 0
         found_s = harm_s = 0.0
         fits = True
@@ -487,12 +489,14 @@ class Router:
             fits=fits,
             is_full=most is not None and replica.in_flight >= most,
             cold_reads=cold_reads,
+            between_s=between_s,
         )
 
-    def _standing(self, replica: Replica, now: float) -> tuple[float, int]:
-        """Seconds of reading ahead of whoever comes to a replica now, and how many of those readings are long."""
+    def _standing(self, replica: Replica, now: float) -> tuple[float, int, float]:
+        """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long
+        one may be that slips in between their slices."""
         if not replica.queue:
-            return 0.0, 0
+            return 0.0, 0, 0.0
         known = self._standings.get(replica.name)
         stamp = (now, len(replica.queue), replica.in_flight)
         if known is None or known[0] != stamp:
@@ -501,8 +505,10 @@ class Router:
                 # What is not seen to be read has been, when it should have.
                 if not lease.shows_first and not lease.starts and now >= lease.read_at:
                     lease.read(lease.read_at)
-            cold_reads = sum(lease.is_cold and lease.is_reading and not _ends_soon(lease, now) for lease in leases)
-            known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), cold_reads)
+            cold = [each for each in leases if each.is_cold and each.is_reading and not _ends_soon(each, now)]
+            in_slices = bool(cold) and all(each.starts for each in cold)
+            between_s = MOST_SLICES * (self.policy.slice_s or 0.0) if in_slices else 0.0
+            known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), len(cold), between_s)
         return known[1]
 
     def _prices(self, now: float) -> Prices:
@@ -564,6 +570,12 @@ class Router:
         elif usage.prompt_tokens is not None and reporter in self._reports_cached:
             return usage.merged(Usage(cached_tokens=0))
         return usage
+
+    def _learn_pace(self, visit: Visit, lease: Lease, took_s: float, *, at_most: bool = False) -> None:
+        """A prompt has been read in so long; where nobody was before it and it was sent whole, that tells the pace."""
+        if lease.alone and lease.found is None:
+            expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
+            lease.belief.pace.learn(expected_s, took_s, at_most=at_most)
 
     def _learn(self, visit: Visit, lease: Lease, usage: Usage, now: float) -> None:
         if visit.usable is None or visit.turn is None or visit.arrival.fingerprint is None:

@@ -24,6 +24,9 @@ TEXT_STEP_BYTES = 4_096
 LEAST_SHARE = 0.25
 """Of a slice, what a start adds at least, and what it leaves at least: a request costs something too."""
 
+MOST_SLICES = 1.5
+"""What is read in so many slices is sent whole, and may slip in between those of another."""
+
 _NOT_FOR_A_START = frozenset(
     ("stream", "stream_options", "n", "best_of", "logprobs", "top_logprobs", "return_logprob", "response_format",
      "min_tokens", "n_predict", "store")
@@ -82,7 +85,7 @@ def starts(
     """
     found: list[Start] = []
     at, least_s = matched, LEAST_SHARE * slice_s
-    while read_s(at, length) > 1.5 * slice_s:
+    while read_s(at, length) > MOST_SLICES * slice_s:
         adds = partial(read_s, at)
         # The last cut within the slice; where a single turn is longer than that, the one after it.
         first = bisect_left(cuts, least_s, key=adds)

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 import xxhash
 
-from ramjet.core.beliefs import KNOWN_S, Belief
+from ramjet.core.beliefs import KNOWN_S, Belief, Pace
 from ramjet.core.cache import Blocks
 from ramjet.core.losses import Prices
 from ramjet.core.pools import Pools
@@ -139,3 +139,31 @@ def test_a_replica_that_keeps_more_than_it_should_is_believed() -> None:
         belief.report(prompt(name, 40_960), 40_960, believed_tokens=0, cached_tokens=40_000, owner=OTHER, now=now)
 
     assert belief.pool_tokens == 130_000
+
+
+# -- how fast it reads ----------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_shows_no_first_token_teaches_only_that_a_replica_is_faster() -> None:
+    """
+    It says how long reading took at most.
+    """
+    pace = Pace()
+    for _ in range(3):
+        pace.learn(2.0, 30.0, at_most=True)
+    assert pace.factor == 1.0
+
+    for _ in range(3):
+        pace.learn(2.0, 0.22, at_most=True)
+    assert pace.factor == pytest.approx(0.1)
+
+
+def test_what_a_first_token_waits_for_beside_the_reading_is_no_pace() -> None:
+    """
+    A replica as fast as the formula answers 0.2 s later than that, and is not believed slower for it.
+    """
+    pace = Pace()
+    for expected_s in (0.5, 1.0, 5.0, 0.1):
+        pace.learn(expected_s, expected_s + 0.2)
+
+    assert pace.factor == pytest.approx(1.0)
