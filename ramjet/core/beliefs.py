@@ -203,10 +203,24 @@ class Pace:
 
     def __init__(self) -> None:
         self._seen: list[float] = []
+        self._expected = 1.0
         self.factor = 1.0
 
-    def learn(self, expected_s: float, took_s: float, *, at_most: bool = False) -> None:
+    @property
+    def is_known(self) -> bool:
+        """Whether it has been seen often enough to speak for itself."""
+        return len(self._seen) >= 3
+
+    def expect(self, factor: float) -> None:
+        """What it is taken for as long as it is not known."""
+        if not self.is_known:
+            self._expected = factor
+            self._settle()
+
+    def learn(self, expected_s: float, took_s: float, *, at_most: bool = False) -> bool:
         """A prompt that should have taken so long by the formula took so long, nobody being before it.
+
+        Returns whether that taught anything.
 
         Args:
             expected_s: by the formula, a factor of 1.
@@ -214,10 +228,14 @@ class Pace:
             at_most: it took no longer, and nobody knows how much less: that teaches only of a replica that is faster.
         """
         if expected_s < self.LEAST_S or (at_most and took_s >= self.factor * expected_s):
-            return
+            return False
         self._seen = [*self._seen[-14:], took_s / (expected_s + self.BESIDE_S)]
-        # The prior counts once: a single odd reading moves little.
-        ranked = sorted([*self._seen, 1.0] if len(self._seen) < 3 else self._seen)
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        # What was expected counts once: a single odd reading moves little.
+        ranked = sorted(self._seen if self.is_known else [*self._seen, self._expected])
         self.factor = min(100.0, max(0.001, ranked[len(ranked) // 2]))
 
 

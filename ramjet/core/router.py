@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 
 from xxhash import xxh3_64_intdigest
 
@@ -572,10 +573,16 @@ class Router:
         return usage
 
     def _learn_pace(self, visit: Visit, lease: Lease, took_s: float, *, at_most: bool = False) -> None:
-        """A prompt has been read in so long; where nobody was before it and it was sent whole, that tells the pace."""
-        if lease.alone and lease.found is None:
-            expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
-            lease.belief.pace.learn(expected_s, took_s, at_most=at_most)
+        """A prompt that was sent whole has been read in so long, or, with others before it, in no longer than that."""
+        if lease.found is not None:
+            return
+        expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
+        if lease.belief.pace.learn(expected_s, took_s, at_most=at_most or not lease.alone):
+            # Replicas of one fleet are mostly of one kind: what nothing is known of is taken for one of them.
+            paces = [belief.pace for belief in self.beliefs.values()]
+            known = [pace.factor for pace in paces if pace.is_known]
+            for pace in paces if known else ():
+                pace.expect(median(known))
 
     def _learn(self, visit: Visit, lease: Lease, usage: Usage, now: float) -> None:
         if visit.usable is None or visit.turn is None or visit.arrival.fingerprint is None:
