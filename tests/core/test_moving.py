@@ -14,6 +14,7 @@ from ramjet.core.admission import Terms
 from ramjet.core.fleet import State
 from ramjet.core.policies import LeaveCost, Reading
 from ramjet.core.route import TIE_RATIO
+from ramjet.core.router import Policy
 from ramjet.lab.production import SHIPPED
 from tests.core.traces import Player, router
 
@@ -25,8 +26,7 @@ MINE, OTHERS = 0, 3
 class Pair:
     """Two replicas and a conversation between them, whose answers take no longer than their reading."""
 
-    def __init__(self, pools: int = 0, terms: Terms | None = None) -> None:
-        policy = SHIPPED if terms is None else replace(SHIPPED, terms=terms)
+    def __init__(self, pools: int = 0, policy: Policy = SHIPPED) -> None:
         self.player = Player(router([pools, pools], policy))
         self.tokens = {MINE: 500, OTHERS: 500 + 900 * OTHERS}
 
@@ -116,7 +116,7 @@ def test_a_crowded_home_is_left_once() -> None:
     Beside 30,000 tokens of another conversation in a pool of 40,000 there is no room for 15,000: they would have to be
     read again, five seconds, while reading one's own anew takes two and leaving another two. The other stays.
     """
-    pair = Pair(pools=2, terms=Terms(mode="off"))
+    pair = Pair(2, replace(SHIPPED, rules=(), terms=Terms(mode="off")))
     home = pair.turn(3_000)
     # Whoever is in its way came there because the other replica was busy.
     other = "r1" if home == "r0" else "r0"
