@@ -34,13 +34,14 @@ def policy_of(settings: Settings) -> Policy:
         rules.append(LongPromptRule(routing.long_prompt.bytes, frozenset(routing.long_prompt.replicas)))
     if routing.spread_long.enabled:
         rules.append(SpreadLongRule(routing.spread_long.tokens))
-    costs: list[Cost] = [
-        PrefillCost(reading),
-        QueueCost(routing.request_s),
-        CrowdingCost(),
-        BalanceCost(routing.request_s),
-        LeaveCost(routing.leave_s, routing.request_s),
-    ]
+    costs: list[Cost] = [PrefillCost(reading), QueueCost(routing.request_s)]
+    if routing.affinity.enabled:
+        # What a conversation costs where it stays: without affinity none stays anywhere.
+        costs += [
+            CrowdingCost(),
+            BalanceCost(routing.request_s),
+            LeaveCost(routing.leave_s, routing.request_s),
+        ]
     return Policy(
         rules=rules,
         costs=costs,

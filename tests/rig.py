@@ -75,9 +75,12 @@ def settings_for(replicas: Mapping[str, str | dict[str, Any]], **overrides: Any)
 
 
 @contextlib.asynccontextmanager
-async def quick_engine(answer_s: float = 0.001) -> AsyncIterator[QuickEngine]:
-    """An engine without a model: it answers after `answer_s` and remembers every prompt it has seen."""
-    engine = QuickEngine(answer_s)
+async def quick_engine(answer_s: float = 0.001, *, counts: bool = True) -> AsyncIterator[QuickEngine]:
+    """An engine without a model: it answers after `answer_s` and remembers every prompt it has seen.
+
+    Without `counts` it says nothing of what it has read or reused.
+    """
+    engine = QuickEngine(answer_s, counts=counts)
     runner = web.AppRunner(engine.app(), access_log=None, shutdown_timeout=0.05, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -92,7 +95,8 @@ async def quick_engine(answer_s: float = 0.001) -> AsyncIterator[QuickEngine]:
 class QuickEngine:
     """Four characters are a token; what a prompt shares with an earlier one, message by message, is cached."""
 
-    def __init__(self, answer_s: float) -> None:
+    def __init__(self, answer_s: float, *, counts: bool) -> None:
+        self._counts = counts
         self.answer_when: Callable[[QuickEngine], Awaitable[None]] = lambda _: asyncio.sleep(answer_s)
         self.url = ""
         self.bodies: list[bytes] = []
@@ -132,6 +136,5 @@ class QuickEngine:
         usage = {"prompt_tokens": total, "completion_tokens": 1, "total_tokens": total + 1,
                  "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}
-        return web.json_response(
-            {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
-        )
+        answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        return web.json_response({**answer, "usage": usage} if self._counts else answer)

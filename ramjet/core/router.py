@@ -333,7 +333,8 @@ class Router:
         others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
         decision = decide(self._ask(visit), (home, *others), rules=self.policy.rules, costs=self.policy.costs)
         here, *elsewhere = decision.ranked
-        if decision.refused or here.candidate is not home:
+        # Where a rule refuses one of them, or would all, it has to see who the others are.
+        if decision.refused or decision.reason != "affinity" or here.candidate is not home:
             return None
         elsewhere_s = min(each.total_s for each in elsewhere)
         may_enter = self.policy.terms.mode == "off" or self.admission.choose([here], home.replica) is not None
@@ -355,9 +356,7 @@ class Router:
             return decision
         first = decision.ranked[0]
         beyond = [each for each in decision.ranked if not self.policy.terms.costs_nothing(each.candidate)]
-        if not beyond:
-            return decision
-        is_clear = min(each.total_s for each in beyond) > tied_until_s(first.total_s)
+        is_clear = all(each.total_s > tied_until_s(first.total_s) for each in beyond) and not decision.refused
         return decision if is_clear and self.admission.choose(decision.ranked, self._home(visit)) is first else None
 
     def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:

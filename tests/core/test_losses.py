@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -15,50 +14,11 @@ from ramjet.core.cache import Blocks, Seat
 from ramjet.core.losses import Prices
 from ramjet.core.policies import Reading
 from ramjet.core.pools import Pools
+from tests.core import eager
 
 BLOCK = 256
 WORTH = {"ann": 1.0, "bob": 0.5, "cid": 0.25}
 OWNERS = (*WORTH, None)
-
-
-def eager(  # noqa: PLR0917 - as the method's
-    belief: Belief, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, most_s: float
-) -> float:
-    """The definition: walk both orders of eviction, as far as the prompt needs room, and add up what others lose."""
-    cache, losses = belief.cache, defaultdict[object, float](float)
-    spared = set(outlook.path)
-    total = 0.0
-    unread = prompt_tokens - outlook.hit.tokens
-    pace = belief.pace.factor
-    if cache.pool_tokens is not None:
-        short = cache.used_tokens + unread - cache.pool_tokens
-        for node in cache.least_used():
-            if short <= 0 or total > most_s:
-                break
-            if node.holders or node in spared:
-                continue
-            short -= node.tokens
-            if node.owner is not owner and node.owner is not None:
-                lost = prices.worth(node.owner) * (pace * prices.read_s(node.start, node.ends[-1]))
-                losses[node.owner] += lost
-                total += lost
-    if belief.pools.slots is not None:
-        short = cache.used_slots + belief._new_slots(outlook, unread) - belief.pools.slots
-        for node in cache.snapshots:
-            if short <= 0 or total > most_s:
-                break
-            if node.locks or node in spared:
-                continue
-            short -= 1
-            if node.children or node.owner is owner or node.owner is None:
-                continue
-            before = next((each for each in node.path() if each is not node and each.snapshot), None)
-            start = 0 if before is None else before.ends[-1]
-            lost = prices.worth(node.owner) * (pace * prices.read_s(start, node.ends[-1]))
-            if lost > losses[node.owner]:
-                total += lost - losses[node.owner]
-                losses[node.owner] = lost
-    return total
 
 
 def prompt(words: list[int]) -> Blocks:
@@ -141,7 +101,7 @@ def test_what_is_looked_up_is_what_a_walk_would_say(
             outlook = belief.outlook(blocks, length)
             # All within five seconds, for the chances of these owners do not change with time.
             seen = belief.harm_s(outlook, length, owner, prices, now / 100, most_s=most_s)
-            assert seen == eager(belief, outlook, length, owner, prices, most_s)
+            assert seen == eager.harm_s(belief, outlook, length, owner, prices, most_s)
 
 
 def full(worth: Callable[[object], float]) -> tuple[Belief, Outlook, Prices]:

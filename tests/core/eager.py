@@ -1,0 +1,48 @@
+"""What a prompt would cost others at a replica, by definition: what `core.losses` looks up is worked out anew."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ramjet.core.beliefs import Belief, Outlook
+from ramjet.core.losses import Prices
+
+
+def harm_s(  # noqa: PLR0917 - as the method's
+    belief: Belief, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, most_s: float
+) -> float:
+    """Walk both orders of eviction, as far as the prompt needs room, and add up what others lose."""
+    cache, losses = belief.cache, defaultdict[object, float](float)
+    path = set(outlook.path)
+    total = 0.0
+    unread = prompt_tokens - outlook.hit.tokens
+    pace = belief.pace.factor
+    if cache.pool_tokens is not None:
+        short = cache.used_tokens + unread - cache.pool_tokens
+        for node in cache.least_used():
+            if short <= 0 or total > most_s:
+                break
+            if node.holders or node in path:
+                continue
+            short -= node.tokens
+            if node.owner is not owner and node.owner is not None:
+                lost = prices.worth(node.owner) * (pace * prices.read_s(node.start, node.ends[-1]))
+                losses[node.owner] += lost
+                total += lost
+    if belief.pools.slots is not None:
+        short = cache.used_slots + belief._new_slots(outlook, unread) - belief.pools.slots
+        for node in cache.snapshots:
+            if short <= 0 or total > most_s:
+                break
+            if node.locks or node in path:
+                continue
+            short -= 1
+            if node.children or node.owner is owner or node.owner is None:
+                continue
+            before = next((each for each in node.path() if each is not node and each.snapshot), None)
+            start = 0 if before is None else before.ends[-1]
+            lost = prices.worth(node.owner) * (pace * prices.read_s(start, node.ends[-1]))
+            if lost > losses[node.owner]:
+                total += lost - losses[node.owner]
+                losses[node.owner] = lost
+    return total
