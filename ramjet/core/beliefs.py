@@ -225,9 +225,10 @@ class Pace:
         Args:
             expected_s: by the formula, a factor of 1.
             took_s: until its first token.
-            at_most: it took no longer, and nobody knows how much less: that teaches only of a replica that is faster.
+            at_most: it took no longer, and nobody knows how much less: that teaches only of a replica that is twice as fast
+                as it is believed to be, or whatever was a little quicker would draw it down for good.
         """
-        if expected_s < self.LEAST_S or (at_most and took_s >= self.factor * expected_s):
+        if expected_s < self.LEAST_S or (at_most and took_s >= self.factor * expected_s / 2):
             return False
         self._seen = [*self._seen[-14:], took_s / (expected_s + self.BESIDE_S)]
         self._settle()
