@@ -35,18 +35,18 @@ class Terms:
     """Beyond it the edge refuses."""
     cold_s: float = 2.0
     """A prompt that takes longer to read is a cold read."""
-    free_s: float = 1.0
+    free_s: float = 0.7
     """Harm that is always free..."""
     found_weight: float = 20.0
     """...and what is free for each second of its own that the request still finds."""
-    share: float = 0.25
+    share: float = 0.18
     """Of a replica's time, what may go into reading again what entries push out..."""
     most_share: float = 0.8
     """...and the most that becomes of it when somebody has waited past the patience."""
-    most_allowance_s: float = 60.0
-    enough_s: float = 20.0
+    most_allowance_s: float = 45.0
+    enough_s: float = 15.0
     """With so much of it any entry may be paid: the dearest leave it below zero for long."""
-    first_allowance_s: float = 20.0
+    first_allowance_s: float = 15.0
     most_looks: int = 128
     """Held requests, oldest first, that are looked at each time: looking takes time too."""
     reserve_after_s: float = 300.0
