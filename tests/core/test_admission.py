@@ -76,6 +76,17 @@ def test_one_cold_read_at_a_time_is_on_its_way_to_a_replica() -> None:
     assert where(admission.choose([at("a", read_s=0.2, cold_reads=1)], "a")) == "a"
 
 
+def test_a_short_cold_read_slips_in_between_the_slices_of_another() -> None:
+    """
+    One that takes no longer than those; where the other is sent whole, it waits.
+    """
+    admission = Admission[str]()
+
+    assert where(admission.choose([at("a", read_s=3.3, cold_reads=1, between_s=4.5)], None)) == "a"
+    assert admission.choose([at("a", read_s=5.0, cold_reads=1, between_s=4.5)], None) is None
+    assert admission.choose([at("a", read_s=3.3, cold_reads=1)], None) is None
+
+
 def test_a_warm_home_that_is_only_full_is_waited_for() -> None:
     """
     Its next place is worth more than another replica's first; a home that is no longer warm is not waited for.

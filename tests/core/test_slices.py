@@ -756,3 +756,22 @@ def test_a_restart_between_two_starts_forgets_what_they_read() -> None:
 
     assert believed(to, long_text())["a"] > 98_000
     assert idle(to)
+
+
+def test_a_short_cold_prompt_is_let_in_between_two_slices() -> None:
+    """
+    And is a cold read itself: the next has to wait for it.
+    """
+    to = router("a", slice_s=SLICE_S, terms=Terms())
+    place(to, long_text())
+
+    between, lease = place(to, long_text(18_000, "short"), 1.0)
+    late = to.arrive(long_text(18_000, "late"), 1.5)
+
+    assert lease.is_cold
+    assert not lease.starts
+    assert to.place(late, 1.5) is None
+    assert late.held_since is not None
+    to.first_token(between, 6.0)
+    to.finish(between, 7.0, outcome="ok", status=200)
+    assert to.admit(7.0) == [late]
