@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ramjet.core.causes import Clues
 from ramjet.core.usage import Usage
 
 SIZE_CLASSES = ("<8k", "8k-150k", ">=150k")
@@ -40,6 +41,11 @@ def size_class(prompt_tokens: int) -> str:
     return SIZE_CLASSES[(prompt_tokens >= 8_000) + (prompt_tokens >= 150_000)]
 
 
+def short(conversation: int) -> str:
+    """A conversation's id as it is logged."""
+    return f"{conversation:016x}"[:12]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One finished request. Times are in seconds; None is unknown."""
@@ -69,11 +75,11 @@ class Record:
     """Starts of the prompt that were read before it."""
     moved: bool = False
     """Whether the conversation's last turn went to another replica."""
+    clues: Clues | None = None
+    """What was known when it was placed; None where nothing of it could have been reused."""
     confined_tokens: int = 0
     """Tokens of other living long conversations that the long_prompt rule keeps on the same replica, where they do not
     fit beside this one: both will be read anew on every turn."""
-    prefix_changed: bool = False
-    """Whether the client altered the head, so that no replica could reuse what follows."""
     held_s: float = 0.0
     """How long it waited in Ramjet for room."""
     would_hold: bool = False
@@ -113,12 +119,24 @@ class Record:
 
     @property
     def cold_cause(self) -> str | None:
-        """What made a cold turn cold; None for a turn that was not."""
+        """What made a cold turn cold, one of `causes.CAUSES`; None for a turn that was not."""
         if not self.cold:
             return None
-        if self.prefix_changed:
-            return "prefix_changed"
-        return "moved" if self.moved else "unknown"
+        return "unknown" if self.clues is None else self.clues.cause(self.usage.cached_tokens or 0)
+
+    @property
+    def cold_evidence(self) -> dict[str, object] | None:
+        """What the cause was told from; None for a turn that was not cold."""
+        cause, clues = self.cold_cause, self.clues
+        if cause is None:
+            return None
+        by = None if clues is None else clues.pushed_out_by(cause)
+        return {
+            "expected_tokens": None if clues is None else clues.expected_tokens,
+            "reported_tokens": self.usage.cached_tokens,
+            "diverged_at_tokens": None if clues is None else clues.diverged_at_tokens,
+            "pushed_out_by": None if by is None else short(by),
+        }
 
     def log_fields(self) -> dict[str, object]:
         """The request's log line; these names are a contract."""
@@ -138,6 +156,7 @@ class Record:
             "cached_tokens": self.usage.cached_tokens,
             "cold": self.cold,
             "cold_cause": self.cold_cause,
+            "cold_evidence": self.cold_evidence,
             "slices": self.slices,
             "held_s": round(self.held_s, 4),
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 4),
