@@ -30,7 +30,7 @@ from ramjet.core.causes import CAUSES
 from ramjet.core.hints import AGENT_HEADERS, SESSION_FIELDS
 from ramjet.core.policies import BalanceCost, Reading
 from ramjet.core.prompt import ENDPOINTS, Unreadable, read
-from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
+from ramjet.core.record import EVIDENCE, OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.retry import Failure
 from ramjet.core.route import REASONS, Ask, Candidate
 from ramjet.core.router import Router
@@ -462,7 +462,15 @@ def test_words_in_the_runbook_exist() -> None:
     Every key, metric, outcome, event, reason or field in backticks is one that there is.
     """
     words = set(re.findall(r"`([a-z]+(?:[_.][a-z_]+)+)`", RUNBOOK))
-    known = {*OUTCOMES, *events(), *REASONS, *families(), *Record(request_id="", endpoint="").log_fields()}
+    known = {
+        *OUTCOMES,
+        *CAUSES,
+        *EVIDENCE,
+        *events(),
+        *REASONS,
+        *families(),
+        *Record(request_id="", endpoint="").log_fields(),
+    }
     known |= {step.rsplit(".", depth)[0] for step in documented_keys() for depth in range(step.count(".") + 1)}
     known |= {
         name for cells in table(METRICS, "Field of a replica").values() for name in re.findall(r"`(\w+)`", cells[0])

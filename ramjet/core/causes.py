@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from ramjet.core.cache import Lost
 
@@ -86,9 +87,8 @@ class Evictions:
         return last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pressure:
-    """How short of room a replica was believed to be when a request was sent there."""
+class Pressure(NamedTuple):
+    """How short of room a replica was believed to be when a request was sent there. A tuple: each request makes one."""
 
     tokens_ratio: float | None = None
     """The part of its token pool that was used; None where its size is not known."""
@@ -104,9 +104,8 @@ class Pressure:
     """Whether there is a host tier."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clues:
-    """What was known of a later turn when it was placed."""
+class Clues(NamedTuple):
+    """What was known of a turn when it was placed, as far as it bears on how much of it was there."""
 
     expected_tokens: int
     """What was believed to be reusable at the replica."""

@@ -32,6 +32,9 @@ OUTCOMES = (
 )
 """How a request can end. `refused` and `shed` are Ramjet's own 4xx, `no_replica` its 503, `shutdown` what outlasted the drain."""
 
+EVIDENCE = ("expected_tokens", "reported_tokens", "diverged_at_tokens", "pushed_out_by")
+"""What is logged of how a turn's cause was told."""
+
 WARM_RATIO = 0.9
 COLD_RATIO = 0.5
 
@@ -131,12 +134,9 @@ class Record:
         if cause is None:
             return None
         by = None if clues is None else clues.pushed_out_by(cause)
-        return {
-            "expected_tokens": None if clues is None else clues.expected_tokens,
-            "reported_tokens": self.usage.cached_tokens,
-            "diverged_at_tokens": None if clues is None else clues.diverged_at_tokens,
-            "pushed_out_by": None if by is None else short(by),
-        }
+        expected, diverged_at = (None, None) if clues is None else (clues.expected_tokens, clues.diverged_at_tokens)
+        values = expected, self.usage.cached_tokens, diverged_at, None if by is None else short(by)
+        return dict(zip(EVIDENCE, values, strict=True))
 
     def log_fields(self) -> dict[str, object]:
         """The request's log line; these names are a contract."""

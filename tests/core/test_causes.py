@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,10 +21,10 @@ CROWDED = Pressure(has_snapshots=True, tokens_ratio=0.95, slots_ratio=1.0)
 HYBRID = Pressure(has_snapshots=True, tokens_ratio=0.4, slots_ratio=1.0)
 
 
-def clues(**changes: object) -> Clues:
+def clues(**changes: Any) -> Clues:
     """A turn that its home was believed to hold in full."""
     full = Clues(expected_tokens=20_000, reusable_tokens=20_000, diverged_at_tokens=20_000, known_tokens=20_000)
-    return replace(full, **changes)  # type: ignore[arg-type]
+    return full._replace(**changes)
 
 
 GONE = clues(expected_tokens=0, known_tokens=0)
@@ -34,16 +34,16 @@ BARE = clues(expected_tokens=0)
 @pytest.mark.parametrize(
     ("known", "cause"),
     [
-        (replace(GONE, head_changed=True, restarted=True, home_tokens=20_000), "prefix_changed"),
-        (replace(GONE, restarted=True, home_tokens=20_000, loss=LOST_TO_SLOTS), "restart"),
-        (replace(GONE, home_tokens=10_000, loss=LOST_TO_SLOTS), "moved"),
-        (replace(GONE, home_tokens=9_999, loss=LOST_TO_SLOTS), "snapshot_pool"),
-        (replace(GONE, home_tokens=0), "moved"),
-        (replace(GONE, loss=LOST_TO_TOKENS), "token_pool"),
-        (replace(GONE, loss=LOST_TO_SLOTS, left_inside=True), "snapshot_pool"),
-        (replace(BARE, loss=CAPPED, left_inside=True), "branch"),
-        (replace(BARE, left_inside=True), "branch"),
-        (replace(BARE, left_inside=False, pressure=HYBRID), "snapshot_pool"),
+        (GONE._replace(head_changed=True, restarted=True, home_tokens=20_000), "prefix_changed"),
+        (GONE._replace(restarted=True, home_tokens=20_000, loss=LOST_TO_SLOTS), "restart"),
+        (GONE._replace(home_tokens=10_000, loss=LOST_TO_SLOTS), "moved"),
+        (GONE._replace(home_tokens=9_999, loss=LOST_TO_SLOTS), "snapshot_pool"),
+        (GONE._replace(home_tokens=0), "moved"),
+        (GONE._replace(loss=LOST_TO_TOKENS), "token_pool"),
+        (GONE._replace(loss=LOST_TO_SLOTS, left_inside=True), "snapshot_pool"),
+        (BARE._replace(loss=CAPPED, left_inside=True), "branch"),
+        (BARE._replace(left_inside=True), "branch"),
+        (BARE._replace(left_inside=False, pressure=HYBRID), "snapshot_pool"),
         (GONE, "unknown"),
     ],
 )
@@ -68,8 +68,8 @@ def test_what_ramjet_did_comes_first_and_then_what_the_belief_had_let_go(known: 
         (Pressure(has_snapshots=True, tokens_ratio=0.95), "unknown"),
         (Pressure(has_snapshots=True, slots_ratio=1.0), "snapshot_pool"),
         (Pressure(has_snapshots=True), "unknown"),
-        (replace(CROWDED, newer_tokens_ratio=0.9, newer_slots_ratio=0.3), "token_pool"),
-        (replace(CROWDED, newer_tokens_ratio=0.3, newer_slots_ratio=0.9), "snapshot_pool"),
+        (CROWDED._replace(newer_tokens_ratio=0.9, newer_slots_ratio=0.3), "token_pool"),
+        (CROWDED._replace(newer_tokens_ratio=0.3, newer_slots_ratio=0.9), "snapshot_pool"),
     ],
 )
 def test_where_the_belief_was_wrong_the_pool_that_was_short_is_the_cause(pressure: Pressure, cause: str) -> None:
@@ -83,11 +83,11 @@ def test_a_part_from_the_host_is_more_than_the_device_and_others_have() -> None:
     """
     What other conversations keep on the device would have been there in any case.
     """
-    known = replace(GONE, loss=LOST_TO_TOKENS, shared_tokens=5_000, pressure=Pressure(has_host=True))
+    known = GONE._replace(loss=LOST_TO_TOKENS, shared_tokens=5_000, pressure=Pressure(has_host=True))
 
     assert known.cause(9_000) == "host_tier"
     assert known.cause(5_000) == "token_pool"
-    assert replace(known, pressure=Pressure()).cause(9_000) == "token_pool"
+    assert known._replace(pressure=Pressure()).cause(9_000) == "token_pool"
     assert known.pushed_out_by("host_tier") == known.pushed_out_by("token_pool") == 7
     assert known.pushed_out_by("moved") is None
 
