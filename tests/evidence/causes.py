@@ -21,7 +21,7 @@ from ramjet.core.causes import CAUSES
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.pools import Pools
-from ramjet.core.record import Record
+from ramjet.core.record import Record, short
 from ramjet.core.router import Router
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival
@@ -44,11 +44,13 @@ class Witness(EngineCache):
         super().__init__(spec)
         self.on_lost = self._lost
         self._numbers = count()
-        self._gone: dict[int, tuple[int, Lost]] = {}
-        """By block: when it was lost last, with the state after it where it takes one."""
+        self.serving: str | None = None
+        """Whose request it serves, by Ramjet's name for it."""
+        self._gone: dict[int, tuple[int, Lost, str | None]] = {}
+        """By block: when it was lost last, with the state after it where it takes one, and for whom."""
 
-    def why(self, blocks: Blocks, prompt_tokens: int, upto_tokens: int) -> str:
-        """What the part of a prompt up to a length was lost to, that cannot be reused now."""
+    def why(self, blocks: Blocks, prompt_tokens: int, upto_tokens: int) -> tuple[str, str | None]:
+        """What the part of a prompt up to a length was lost to, that cannot be reused now, and for whom."""
         hit = self.find(blocks, prompt_tokens)
         # Any state in the second half would have been enough, and so would any run beyond what is there.
         first = bisect_right(blocks.ends, hit.known_tokens)
@@ -56,13 +58,13 @@ class Witness(EngineCache):
             first = bisect_left(blocks.ends, upto_tokens // 2)
         hashes = blocks.hashes[first : bisect_right(blocks.ends, upto_tokens)]
         lost = [each for each in map(self._gone.get, hashes) if each is not None]
-        pool = max(lost)[1] if lost else "per_path"
-        return "branch" if pool == "per_path" else pool
+        _, pool, by = max(lost) if lost else (0, "per_path", None)
+        return ("branch", None) if pool == "per_path" else (pool, by)
 
     def _lost(self, node: Node, pool: Lost) -> None:
         lost = node.hashes if self.spec.snapshots is None else node.hashes[-1:] if node.snapshot else ()
         for block in lost:
-            self._gone[block] = next(self._numbers), pool
+            self._gone[block] = next(self._numbers), pool, self.serving
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +90,8 @@ class Verdict:
 
     truth: str
     said: str
+    by: str | None
+    """Who pushed it out."""
     record: Record
 
 
@@ -163,9 +167,11 @@ class World:
         engine.advance(self.now)
         plain = self._plain(talk)
         reusable = plain.tokens(self._history.match(plain).depth)
-        truth = self._truth(talk, index, blocks, tokens, reusable)
+        truth, by = self._truth(talk, index, blocks, tokens, reusable)
         answer = self._fresh(chance.randint(1, 12))
         job = Job(blocks, tokens, len(answer) * PAGE, with_answer=lambda _: self._chained([*talk.pages, *answer]))
+        assert visit.turn is not None
+        self._cache(index).serving = short(visit.turn.conversation.id)
         engine.submit(job, self.now)
         while job.ended_at is None:
             assert engine.next_at is not None or not engine.running
@@ -178,7 +184,7 @@ class World:
         record = router.finish(visit, self.now, outcome="ok", status=200, usage=usage)
         self.turns += 1
         if record.cold:
-            self.verdicts.append(Verdict(truth, str(record.cold_cause), record))
+            self.verdicts.append(Verdict(truth, str(record.cold_cause), by, record))
         talk.at, talk.life = index, self._lives[index]
         talk.pages += answer
         self._history.insert(self._plain(talk), self.now)
@@ -206,17 +212,17 @@ class World:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _truth(self, talk: Talk, index: int, blocks: Blocks, tokens: int, reusable: int) -> str:
+    def _truth(self, talk: Talk, index: int, blocks: Blocks, tokens: int, reusable: int) -> tuple[str, str | None]:
         if talk.nonce is not None and talk.sent > 1 and talk.nonce * PAGE < reusable / 2:
-            return "prefix_changed"
+            return "prefix_changed", None
         if talk.at is not None and talk.life != self._lives[talk.at]:
-            return UNSEEN if talk.at in self._unseen else "restart"
+            return UNSEEN if talk.at in self._unseen else "restart", None
         home, here = self._cache(index if talk.at is None else talk.at), self._cache(index)
         if home is not here and home.find(blocks, tokens).tokens >= reusable / 2:
-            return "moved"
+            return "moved", None
         hit = here.find(blocks, tokens)
         if home is here and (hit.host_tokens or hit.host_state):
-            return "host_tier"
+            return "host_tier", None
         return home.why(blocks, tokens, reusable)
 
     def _cache(self, index: int) -> Witness:

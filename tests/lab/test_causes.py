@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -10,8 +11,18 @@ import pytest
 
 from ramjet.core.causes import CAUSES
 from ramjet.core.pools import Pools
-from ramjet.sim.profile import Profile
-from tests.evidence.causes import UNSEEN, everything, nothing, play, right_ratio, show, silent_restarts, tokens_only
+from ramjet.sim.profile import GLM, Profile
+from tests.evidence.causes import (
+    UNSEEN,
+    World,
+    everything,
+    nothing,
+    play,
+    right_ratio,
+    show,
+    silent_restarts,
+    tokens_only,
+)
 
 
 def test_cold_turns_get_their_cause(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,6 +55,24 @@ def test_without_facts_the_answer_is_unknown_rather_than_wrong(
     assert sum(each.said not in {each.truth, "unknown"} for each in verdicts) <= most_wrong * len(verdicts)
     own = [each for each in verdicts if each.truth in {"moved", "prefix_changed", "restart"}]
     assert right_ratio(own) >= 0.9
+
+
+def test_the_seeds_story_is_told_by_the_log() -> None:
+    """
+    Six sessions, a prompt of 313,000 tokens from a different agent, the six again: all are cold, with 72 % of the token
+    pool used, and each names the snapshots and the one that took them.
+    """
+    world = World(GLM, 1, random.Random(1), everything)
+    sessions = [world.talk(20_000) for _ in range(6)]
+    for each in sessions:
+        world.send(each)
+    long = world.send(world.talk(313_000))
+    again = [world.send(each) for each in sessions]
+
+    evidence = [record.cold_evidence or {} for record in again]
+    assert [record.cold_cause for record in again] == ["snapshot_pool"] * 6
+    assert [each["pushed_out_by"] for each in evidence] == [long.conversation] * 6
+    assert [each["reported_tokens"] for each in evidence] == [0] * 6
 
 
 def test_a_restart_that_nobody_saw_is_blamed_on_no_pool() -> None:
