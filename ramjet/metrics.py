@@ -16,6 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from ramjet.core.causes import CAUSES
 from ramjet.core.fleet import Replica, State
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
@@ -81,6 +82,12 @@ class Metrics:
             ["size_class", "temperature"],
             registry=own,
         )
+        self.cold_turns = Counter(
+            "ramjet_cold_turns",
+            "Answered turns that were cold, by what made them so.",
+            ["replica", "cause"],
+            registry=own,
+        )
         self.decisions = Counter(
             "ramjet_decisions", "Placements by why they went there.", ["replica", "reason"], registry=own
         )
@@ -117,7 +124,7 @@ class Metrics:
         self._by_replica = (
             self.requests, self.ttft, self.duration, self.decisions, self.prompt_tokens, self.cached_tokens,
             self.matched_tokens, self.completion_tokens, self.usage_unknown, self.in_flight, self.resident, self.up,
-            self.confined, self.slices,
+            self.confined, self.slices, self.cold_turns,
         )  # fmt: skip
         for name in replicas:
             self._prepare(name)
@@ -161,6 +168,8 @@ class Metrics:
         if record.turn is None or record.outcome != "ok":
             return
         self.turns.labels(record.size_class, record.temperature).inc()
+        if (cause := record.cold_cause) is not None:
+            self.cold_turns.labels(replica, cause).inc()
         if record.ttft_s is not None:
             self.ttft.labels(replica, record.size_class, record.temperature).observe(record.ttft_s)
         if record.matched_tokens:
@@ -191,6 +200,8 @@ class Metrics:
                 self.ttft.labels(replica, size, temperature)
         for reason in REASONS:
             self.decisions.labels(replica, reason)
+        for cause in CAUSES:
+            self.cold_turns.labels(replica, cause)
         for family in (
             self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
             self.in_flight, self.resident, self.up, self.confined, self.slices,

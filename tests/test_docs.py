@@ -26,10 +26,11 @@ from ramjet.build import fleet_of, policy_of
 from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
 from ramjet.control import ONLY_AT_START, Control
+from ramjet.core.causes import CAUSES
 from ramjet.core.hints import AGENT_HEADERS, SESSION_FIELDS
 from ramjet.core.policies import BalanceCost, Reading
 from ramjet.core.prompt import ENDPOINTS, Unreadable, read
-from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
+from ramjet.core.record import EVIDENCE, OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.retry import Failure
 from ramjet.core.route import REASONS, Ask, Candidate
 from ramjet.core.router import Router
@@ -245,6 +246,7 @@ def test_queries_ask_for_what_is_exported(query: str) -> None:
     assert faults(query, "", exported()) == []
 
     values = {"outcome": OUTCOMES, "temperature": TEMPERATURES, "size_class": SIZE_CLASSES, "endpoint": ENDPOINT_NAMES}
+    values["cause"] = CAUSES
     for label, text in re.findall(r'(\w+)[!=]~?"([^"]*)"', query):
         assert set(text.split("|")) <= set(values[label])
 
@@ -255,6 +257,7 @@ def test_queries_ask_for_what_is_exported(query: str) -> None:
         ("`outcome`", OUTCOMES),
         ("`reason`", REASONS),
         ("`temperature`", TEMPERATURES),
+        ("`cause`", CAUSES),
         ("`size_class`", SIZE_CLASSES),
         ("`endpoint`", ENDPOINT_NAMES),
         ("Field", tuple(Record(request_id="", endpoint="").log_fields())),
@@ -262,7 +265,7 @@ def test_queries_ask_for_what_is_exported(query: str) -> None:
 )
 def test_every_value_is_explained(head: str, values: tuple[str, ...]) -> None:
     """
-    Every outcome, reason, temperature, size class, endpoint and log field has its row, and there are no others.
+    Every outcome, reason, temperature, cause, size class, endpoint and log field has its row, and there are no others.
     """
     rows = table(METRICS, head)
 
@@ -459,7 +462,15 @@ def test_words_in_the_runbook_exist() -> None:
     Every key, metric, outcome, event, reason or field in backticks is one that there is.
     """
     words = set(re.findall(r"`([a-z]+(?:[_.][a-z_]+)+)`", RUNBOOK))
-    known = {*OUTCOMES, *events(), *REASONS, *families(), *Record(request_id="", endpoint="").log_fields()}
+    known = {
+        *OUTCOMES,
+        *CAUSES,
+        *EVIDENCE,
+        *events(),
+        *REASONS,
+        *families(),
+        *Record(request_id="", endpoint="").log_fields(),
+    }
     known |= {step.rsplit(".", depth)[0] for step in documented_keys() for depth in range(step.count(".") + 1)}
     known |= {
         name for cells in table(METRICS, "Field of a replica").values() for name in re.findall(r"`(\w+)`", cells[0])

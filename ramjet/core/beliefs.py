@@ -7,11 +7,14 @@ reports have taught. It is never trusted further than the next `cached_tokens`.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from itertools import islice, takewhile
 from typing import NamedTuple
 
-from ramjet.core.cache import Blocks, EngineCache, Hit, Match, Node, Seat
+from ramjet.core.cache import Blocks, EngineCache, Hit, Lost, Match, Node, Seat
+from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
+from ramjet.core.conversations import Conversation
 from ramjet.core.losses import Losses, Prices
 from ramjet.core.pools import CHUNK_TOKENS, Pools
 
@@ -20,6 +23,12 @@ KNOWN_S = 5.0
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
+
+SURE_REPORTS = 5
+"""So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
+
+_FAR = 128
+"""What has more runs before it than this is not about to be pushed out."""
 
 
 class Outlook(NamedTuple):
@@ -35,9 +44,23 @@ class Outlook(NamedTuple):
 class Belief:
     """What one replica holds."""
 
-    def __init__(self, pools: Pools) -> None:
+    def __init__(self, pools: Pools, evictions: Evictions | None = None, replica: str = "") -> None:
+        """
+        Args:
+            pools: how large its cache is said to be.
+            evictions: where to note what it lets go.
+            replica: its name, for that.
+        """
         self.pools = pools
-        self.cache = EngineCache(pools.spec())
+        self.life = 0
+        """Rises with every restart of the replica."""
+        self._evictions = Evictions() if evictions is None else evictions
+        self._replica = replica
+        self._booking: object = None
+        """Whose prompt is being booked: what is let go meanwhile is let go for it."""
+        self._on_grid = 0
+        """Reported counts that a snapshot could lie at, in a row; less than 0: there was one where none can."""
+        self.cache = self._new_cache()
         self.version = 0
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
@@ -94,9 +117,11 @@ class Belief:
         The seat is to be given back to the cache that it is in, which a restart replaces.
         """
         self.version += 1
+        self._booking = owner
         seat = self.cache.enter(blocks, prompt_tokens, 0, now, anyway=True)
         assert seat is not None
         self.cache.read(seat, now)
+        self._booking = None
         for node in seat.tail.path() if seat.tail is not None else ():
             node.owner = owner
         return seat
@@ -110,6 +135,7 @@ class Belief:
         cached_tokens: int,
         owner: object,
         now: float,
+        lost_to: Lost | None = None,
     ) -> None:
         """Take in what the engine said it reused of a prompt that it has now read to the end.
 
@@ -120,10 +146,13 @@ class Belief:
             cached_tokens: what the engine reused.
             owner: whose it is.
             now: the time of the report.
+            lost_to: what it was lost to, as far as that was found out.
         """
+        if cached_tokens and self._on_grid >= 0:
+            self._on_grid = -1 if cached_tokens % self.pools.grid_tokens else self._on_grid + 1
         if believed_tokens >= TRUSTED_TOKENS and cached_tokens < believed_tokens / 2:
             # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
-            self.cache.trim(blocks, bisect_right(blocks.ends, cached_tokens))
+            self.cache.trim(blocks, bisect_right(blocks.ends, cached_tokens), lost_to)
             self._share = max(0.3, self._share * 0.95)
         elif believed_tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * believed_tokens:
             self._share = min(self._most_share, self._share + 0.002)
@@ -149,9 +178,59 @@ class Belief:
     def restarted(self) -> None:
         """The replica has lost everything; who runs there keeps a seat that leads nowhere."""
         self.version += 1
-        fresh = EngineCache(self.pools.spec())
+        self.life += 1
+        self._on_grid = 0
+        fresh = self._new_cache()
         fresh.pool_tokens = self.cache.pool_tokens
         self.cache = fresh
+
+    @property
+    def has_snapshots(self) -> bool | None:
+        """Whether reuse ends at snapshots alone: it is said to have them, or enough reports are where they lie."""
+        if self.pools.slots is not None:
+            return True
+        return False if self._on_grid < 0 else True if self._on_grid >= SURE_REPORTS else None
+
+    def loss(self, blocks: Blocks, found: Outlook, upto_tokens: int) -> Loss | None:
+        """What it let go of a prompt up to a length; None where it did not, or that has been forgotten."""
+        last, enough = bisect_right(blocks.ends, upto_tokens), bisect_left(blocks.ends, upto_tokens // 2)
+        known = bisect_right(blocks.ends, found.hit.known_tokens)
+        return self._evictions.latest(self._replica, blocks.hashes[:last], known=known, enough=enough)
+
+    def pressure(self, found: Outlook) -> Pressure:
+        """How short of room it is, and how near to being pushed out what a prompt finds there is."""
+        cache, pools, (tokens, slots) = self.cache, self.pools, (self.cache.pool_tokens, self.pools.slots)
+        tokens_ratio = None if not tokens else cache.used_tokens / tokens
+        slots_ratio = None if not slots else (cache.used_slots + pools.private + 1) / slots
+        newer_tokens = newer_slots = 0.0
+        is_full = min(tokens_ratio or 0.0, slots_ratio or 0.0) >= FULL_RATIO
+        if tokens and slots and is_full and found.path:
+            # One that is about to go stands near the beginning, where the walk is short.
+            before = takewhile(lambda node: node is not found.path[0], islice(cache.least_used(), _FAR))
+            newer_tokens = 1 - sum(node.tokens for node in before) / tokens
+            mine = next((node for node in found.path if node.snapshot), None)
+            after = takewhile(lambda node: node is not mine, reversed(cache.snapshots))
+            newer_slots = (pools.private + sum(1 for _ in after)) / slots
+        return Pressure(
+            tokens_ratio=tokens_ratio,
+            slots_ratio=slots_ratio,
+            newer_tokens_ratio=newer_tokens,
+            newer_slots_ratio=newer_slots,
+            has_snapshots=self.has_snapshots,
+            has_host=bool(pools.host),
+        )
+
+    def _new_cache(self) -> EngineCache:
+        cache = EngineCache(self.pools.spec())
+        cache.on_lost = self._lost
+        return cache
+
+    def _lost(self, node: Node, pool: Lost) -> None:
+        by = self._booking.id if isinstance(self._booking, Conversation) else None
+        # Where reuse needs snapshots, it ended when the snapshot went, with its run or without.
+        of_state = node.snapshot
+        if of_state or self.cache.spec.snapshots is None:
+            self._evictions.note(self._replica, node.hashes[-1 if of_state else 0], pool, by, of_state=of_state)
 
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float

@@ -32,6 +32,10 @@ class Conversation:
     turn: int = 0
     home: str | None = None
     """The replica that got its last turn."""
+    life: int = 0
+    """Which life of that replica it was: one that restarts begins another."""
+    mark: tuple[int, int] | None = None
+    """Of its last prompt as engines see it, where that differs: a depth in blocks about the middle, and the hash there."""
     tail: Node | None = None
     holding: bool = False
     """Whether it holds the path to its tail in the history."""
@@ -301,6 +305,7 @@ class Conversations:
         self.settle(conversation, before.home)
         conversation.depth, conversation.depth_before = before.depth, before.depth_before
         conversation.hint, conversation.hint_stays = before.hint, before.hint_stays
+        conversation.life, conversation.mark = before.life, before.mark
         conversation.latest = None
         self._list(conversation)
 
@@ -415,6 +420,8 @@ def _begin(blocks: Blocks, head: int, sighting: Sighting) -> Conversation:
         head=parent.head,
         turn=parent.turn if len(blocks) > head else 0,
         home=parent.home,
+        life=parent.life,
+        mark=parent.mark,
         opening=head,
         preamble=sighting.preamble,
     )

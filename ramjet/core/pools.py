@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ramjet.core.cache import CacheSpec, Snapshots
 
 CHUNK_TOKENS = 6_144
-_FACTS = ("tokens", "slots", "per_path", "chunk_tokens")
+_FACTS = ("tokens", "slots", "per_path", "chunk_tokens", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class Pools:
     chunk_tokens: int | None = None
     """What one forward reads; the seed's 6,144 where nobody says."""
     grid_tokens: int = 256
+    host: bool | None = None
+    """Whether it has a host tier, by its own word."""
 
     def over(self, other: Pools) -> Pools:
         """What is known here, and where nothing is, what is known there."""

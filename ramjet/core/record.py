@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ramjet.core.causes import Clues
 from ramjet.core.usage import Usage
 
 SIZE_CLASSES = ("<8k", "8k-150k", ">=150k")
@@ -31,6 +32,9 @@ OUTCOMES = (
 )
 """How a request can end. `refused` and `shed` are Ramjet's own 4xx, `no_replica` its 503, `shutdown` what outlasted the drain."""
 
+EVIDENCE = ("expected_tokens", "reported_tokens", "diverged_at_tokens", "pushed_out_by")
+"""What is logged of how a turn's cause was told."""
+
 WARM_RATIO = 0.9
 COLD_RATIO = 0.5
 
@@ -38,6 +42,11 @@ COLD_RATIO = 0.5
 def size_class(prompt_tokens: int) -> str:
     """The seed's classes: ordinary prompts begin at 8,000 tokens, long ones at 150,000."""
     return SIZE_CLASSES[(prompt_tokens >= 8_000) + (prompt_tokens >= 150_000)]
+
+
+def short(conversation: int) -> str:
+    """A conversation's id as it is logged."""
+    return f"{conversation:016x}"[:12]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +78,11 @@ class Record:
     """Starts of the prompt that were read before it."""
     moved: bool = False
     """Whether the conversation's last turn went to another replica."""
+    clues: Clues | None = None
+    """What was known when it was placed; None where nothing of it could have been reused."""
     confined_tokens: int = 0
     """Tokens of other living long conversations that the long_prompt rule keeps on the same replica, where they do not
     fit beside this one: both will be read anew on every turn."""
-    prefix_changed: bool = False
-    """Whether the client altered the head, so that no replica could reuse what follows."""
     held_s: float = 0.0
     """How long it waited in Ramjet for room."""
     would_hold: bool = False
@@ -113,12 +122,21 @@ class Record:
 
     @property
     def cold_cause(self) -> str | None:
-        """What made a cold turn cold; None for a turn that was not."""
+        """What made a cold turn cold, one of `causes.CAUSES`; None for a turn that was not."""
         if not self.cold:
             return None
-        if self.prefix_changed:
-            return "prefix_changed"
-        return "moved" if self.moved else "unknown"
+        return "unknown" if self.clues is None else self.clues.cause(self.usage.cached_tokens or 0)
+
+    @property
+    def cold_evidence(self) -> dict[str, object] | None:
+        """What the cause was told from; None for a turn that was not cold."""
+        cause, clues = self.cold_cause, self.clues
+        if cause is None:
+            return None
+        by = None if clues is None else clues.pushed_out_by(cause)
+        expected, diverged_at = (None, None) if clues is None else (clues.expected_tokens, clues.diverged_at_tokens)
+        values = expected, self.usage.cached_tokens, diverged_at, None if by is None else short(by)
+        return dict(zip(EVIDENCE, values, strict=True))
 
     def log_fields(self) -> dict[str, object]:
         """The request's log line; these names are a contract."""
@@ -138,6 +156,7 @@ class Record:
             "cached_tokens": self.usage.cached_tokens,
             "cold": self.cold,
             "cold_cause": self.cold_cause,
+            "cold_evidence": self.cold_evidence,
             "slices": self.slices,
             "held_s": round(self.held_s, 4),
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 4),

@@ -13,20 +13,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from statistics import median
 
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission, Terms
 from ramjet.core.beliefs import Belief, TokenRatios
-from ramjet.core.cache import Blocks, PrefixCache
-from ramjet.core.conversations import Conversation, Conversations
+from ramjet.core.cache import Blocks, Match, PrefixCache
+from ramjet.core.causes import Clues, Evictions
+from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.losses import Prices
 from ramjet.core.policies import LONG_PROMPT, Reading, long_from
 from ramjet.core.pools import Pools
-from ramjet.core.record import WARM_RATIO, Record
+from ramjet.core.record import WARM_RATIO, Record, short
 from ramjet.core.returns import Returns
 from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide, tied_until_s
 from ramjet.core.slices import MOST_SLICES, starts
@@ -68,7 +70,8 @@ class Router:
         self.fleet = fleet
         self.policy = policy
         self.conversations = Conversations(policy.living_s)
-        self.beliefs = {replica.name: Belief(replica.pools) for replica in fleet}
+        self.evictions = Evictions()
+        self.beliefs = {each.name: Belief(each.pools, self.evictions, each.name) for each in fleet}
         self.ratios = TokenRatios()
         self.returns = Returns()
         self.admission: Admission[Visit] = Admission(policy.terms)
@@ -102,7 +105,9 @@ class Router:
         identity = usable if chain is known_prompt.usable else _in_tokens(chain, tokens)
         prompt_tokens = max(1, *tokens([known_prompt.usable.size_bytes]))
         shared = self.conversations.sharing(identity, sighting)
+        left_inside = _ends_inside(sighting.match)
         turn = self.conversations.admit(identity, chain.head, sighting, now)
+        turn.conversation.mark = None if usable is identity else _mark(usable)
         self.conversations.measure(turn.conversation, prompt_tokens)
         return Visit(
             arrival,
@@ -112,6 +117,7 @@ class Router:
             identity=identity,
             turn=turn,
             number=turn.conversation.turn,
+            left_inside=left_inside and not 0 < turn.before.depth <= turn.known_depth,
             in_parallel=(back is None and sighting.parent is not None) or turn.conversation.running > 1,
             cuts=tokens(arrival.cuts),
             shared=shared,
@@ -231,6 +237,7 @@ class Router:
         if lease is not None and lease.found is not None and not _all_there(lease.found):
             # What its starts have read was not there when it came.
             usage = replace(usage, cached_tokens=self._complete(visit, lease.found).cached_tokens)
+        record = self._record(visit, now, outcome, status, usage)
         was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
         if lease is not None:
             was_open = lease.open
@@ -247,14 +254,14 @@ class Router:
             if not was_read:
                 self.conversations.withdraw(turn)
             self.conversations.finish(turn, now)
-        return self._record(visit, now, outcome, status, usage)
+        return record
 
     # -- replicas ---------------------------------------------------------------------------------------------------
 
     def add(self, replica: Replica) -> None:
         """Take a replica into the fleet."""
         self.fleet.add(replica)
-        self.beliefs[replica.name] = Belief(replica.pools)
+        self.beliefs[replica.name] = Belief(replica.pools, self.evictions, replica.name)
 
     def remove(self, name: str) -> None:
         """Let a replica go, with all that was believed of it."""
@@ -390,11 +397,40 @@ class Router:
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
             lease.believed_depth = belief.cache.match(visit.usable).depth
+            lease.clues = self._clues(visit, replica.name, visit.usable, visit.turn)
             # Booked before it is read: whoever comes next with the same prefix will find it there.
             lease.cache = belief.cache
             lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
             self.conversations.settle(visit.turn.conversation, replica.name)
+            visit.turn.conversation.life = belief.life
         return lease
+
+    def _clues(self, visit: Visit, replica: str, usable: Blocks, turn: Turn) -> Clues | None:
+        """What is known of a turn that is about to be booked, in case that less of it is there than could be."""
+        reusable = turn.blocks.tokens(turn.known_depth)
+        if not reusable:
+            return None
+        belief, home, home_tokens = self.beliefs[replica], turn.home_before, None
+        found = here = belief.outlook(usable, visit.prompt_tokens)
+        if home is not None and home != replica:
+            # Who moves a conversation that its home had lost has not made it cold.
+            belief = self.beliefs.get(home, belief)
+            found = belief.outlook(usable, visit.prompt_tokens)
+            home_tokens = found.hit.tokens if home in self.beliefs else reusable
+        head_changed = usable is not visit.identity and _head_changed(usable, turn, found.hit.tokens)
+        return Clues(
+            expected_tokens=here.hit.tokens,
+            reusable_tokens=reusable,
+            diverged_at_tokens=_split_tokens(usable, turn.blocks) if head_changed else reusable,
+            head_changed=head_changed,
+            left_inside=visit.left_inside,
+            home_tokens=home_tokens,
+            restarted=home in self.beliefs and belief.life != turn.before.life,
+            known_tokens=found.hit.known_tokens,
+            shared_tokens=visit.shared_tokens,
+            loss=belief.loss(usable, found, reusable) if found.hit.tokens < reusable / 2 else None,
+            pressure=belief.pressure(found),
+        )
 
     def _go_on(self, visit: Visit, lease: Lease, now: float) -> None:
         """What comes next of a prompt is sent, to the end of the queue: the engine takes up first who came meanwhile."""
@@ -597,6 +633,7 @@ class Router:
             believed = lease.scored.candidate.matched_tokens
             if not self.policy.affinity:
                 believed = visit.usable.tokens(lease.believed_depth)
+            cause = None if lease.clues is None else lease.clues.cause(usage.cached_tokens)
             lease.belief.report(
                 visit.usable,
                 visit.prompt_tokens,
@@ -604,6 +641,11 @@ class Router:
                 cached_tokens=usage.cached_tokens,
                 owner=conversation,
                 now=now,
+                lost_to="token_pool"
+                if cause == "token_pool"
+                else "snapshot_pool"
+                if cause == "snapshot_pool"
+                else None,
             )
 
     def _record(self, visit: Visit, now: float, outcome: str, status: int | None, usage: Usage) -> Record:
@@ -612,7 +654,7 @@ class Router:
         return Record(
             request_id=arrival.request_id,
             endpoint=arrival.endpoint,
-            conversation=None if turn is None else f"{turn.conversation.id:016x}"[:12],
+            conversation=None if turn is None else short(turn.conversation.id),
             turn=visit.number,
             model=arrival.model,
             stream=arrival.stream,
@@ -626,8 +668,8 @@ class Router:
             usage=usage,
             held_s=visit.held_s,
             would_hold=visit.would_hold,
-            prefix_changed=visit.usable is not visit.identity and _much_less(lease, reusable),
             moved=lease is not None and turn is not None and turn.home_before not in {None, lease.replica.name},
+            clues=None if lease is None else lease.clues,
             confined_tokens=_confined_tokens(visit),
             ttft_s=None if visit.first_token_at is None else visit.first_token_at - visit.arrived_at,
             duration_s=now - visit.arrived_at,
@@ -680,9 +722,30 @@ def _all_there(usage: Usage) -> bool:
     return bool(usage.prompt_tokens) and (usage.cached_tokens or 0) >= WARM_RATIO * (usage.prompt_tokens or 0)
 
 
-def _much_less(lease: Lease | None, reusable: int | None) -> bool:
-    """Whether the replica was believed to hold less than half of what the conversation has in common with its past."""
-    return lease is not None and reusable is not None and lease.scored.candidate.matched_tokens < reusable / 2
+def _ends_inside(match: Match) -> bool:
+    """Whether a prompt leaves what was sent before inside of an earlier prompt."""
+    node = match.node
+    return node is not None and (match.depth - match.above < len(node.hashes) or bool(node.children))
+
+
+def _mark(usable: Blocks) -> tuple[int, int] | None:
+    """A block about the middle of a prompt, by which the next one shows whether its head is still the same."""
+    at = len(usable) // 2
+    return (at, usable.hashes[at]) if len(usable) else None
+
+
+def _head_changed(usable: Blocks, turn: Turn, found_tokens: int) -> bool:
+    """Whether a prompt with volatile lines differs from the last one before what both have in common otherwise ends."""
+    reusable, mark = turn.blocks.tokens(turn.known_depth), turn.before.mark
+    if mark is None or mark[0] >= len(usable) or usable.ends[mark[0]] > reusable:
+        return found_tokens < reusable / 2
+    return usable.hashes[mark[0]] != mark[1]
+
+
+def _split_tokens(usable: Blocks, identity: Blocks) -> int:
+    """Tokens before the first volatile line: up to there an engine sees what the conversation is known by."""
+    pairs = zip(usable.hashes, identity.hashes, strict=False)
+    return usable.tokens(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def _confined_tokens(visit: Visit) -> int:

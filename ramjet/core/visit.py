@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ramjet.core.beliefs import Belief
 from ramjet.core.cache import Blocks, EngineCache, Seat
+from ramjet.core.causes import Clues
 from ramjet.core.conversations import Turn
 from ramjet.core.fingerprint import Fingerprint
 from ramjet.core.fleet import Replica
@@ -48,6 +49,8 @@ class Visit:
     """None where no prompt could be read."""
     number: int | None = None
     """The turn's place in its conversation, from 1."""
+    left_inside: bool = False
+    """Whether the prompt leaves what was sent before inside of an earlier prompt, and not at its end."""
     in_parallel: bool = False
     """Whether it leaves a conversation that was known, or another turn of its own is under way."""
     cuts: Sequence[int] = ()
@@ -82,6 +85,8 @@ class Lease:
     """When the prompt will have been read, if everything goes as expected."""
     believed_depth: int = 0
     """Blocks believed to be there when it was placed, reusable or not."""
+    clues: Clues | None = None
+    """What was known when it was placed, in case that less of the prompt is there than could be."""
     cache: EngineCache | None = None
     """What `seat` is in."""
     seat: Seat | None = None

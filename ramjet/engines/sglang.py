@@ -26,6 +26,7 @@ def pools(info: object) -> Pools:
         slots=_size(info.get("max_mamba_cache_size")),
         per_path=_size(info.get("mamba_max_states_per_path")),
         chunk_tokens=_size(info.get("chunked_prefill_size")),
+        host=host if type(host := info.get("enable_hierarchical_cache")) is bool else None,
     )
 
 

@@ -91,7 +91,7 @@ class HealthWatch:
             now = replica.pools
             log.info(
                 "replica_pools", replica=replica.name, pool_tokens=now.tokens, snapshot_slots=now.slots,
-                snapshots_per_path=now.per_path, chunk_tokens=now.chunk_tokens,
+                snapshots_per_path=now.per_path, chunk_tokens=now.chunk_tokens, host_tier=now.host,
             )  # fmt: skip
 
 

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramjet.core.causes import CAUSES, Clues, Loss, Pressure
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record, size_class
 from ramjet.core.usage import Usage
 
 LOG_FIELDS = (
     "request_id", "conversation", "turn", "endpoint", "model", "stream", "replica", "reason", "costs", "prompt_bytes",
-    "prompt_tokens", "matched_tokens", "cached_tokens", "cold", "cold_cause", "slices", "held_s", "ttft_s", "duration_s",
-    "completion_tokens", "attempts", "outcome", "status", "probe",
+    "prompt_tokens", "matched_tokens", "cached_tokens", "cold", "cold_cause", "cold_evidence", "slices", "held_s", "ttft_s",
+    "duration_s", "completion_tokens", "attempts", "outcome", "status", "probe",
 )  # fmt: skip
+
+MOVED = Clues(expected_tokens=0, reusable_tokens=20_000, diverged_at_tokens=20_000, home_tokens=19_712)
 
 
 def record(
@@ -25,8 +28,7 @@ def record(
     reusable_tokens: int | None = 20_000,
     prompt_tokens: int | None = None,
     estimated_tokens: int = 0,
-    moved: bool = False,
-    prefix_changed: bool = False,
+    clues: Clues | None = None,
 ) -> Record:
     return Record(
         request_id="r",
@@ -35,8 +37,7 @@ def record(
         reusable_tokens=reusable_tokens,
         estimated_tokens=estimated_tokens,
         usage=Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens),
-        moved=moved,
-        prefix_changed=prefix_changed,
+        clues=clues,
     )
 
 
@@ -101,7 +102,7 @@ def test_a_first_turn_is_never_cold(cached: int | None) -> None:
     """
     seen = record(turn=1, cached_tokens=cached)
 
-    assert (seen.temperature, seen.cold, seen.cold_cause) == ("first", False, None)
+    assert (seen.temperature, seen.cold, seen.cold_cause, seen.cold_evidence) == ("first", False, None, None)
 
 
 @pytest.mark.parametrize(
@@ -125,17 +126,15 @@ def test_what_is_not_known_is_not_called_cold(seen: Record) -> None:
     ("seen", "cause"),
     [
         (record(cached_tokens=0), "unknown"),
-        (record(cached_tokens=0, moved=True), "moved"),
-        (record(cached_tokens=0, prefix_changed=True), "prefix_changed"),
-        (record(cached_tokens=0, moved=True, prefix_changed=True), "prefix_changed"),
-        (record(cached_tokens=20_000, moved=True, prefix_changed=True), None),
-        (record(cached_tokens=12_288, moved=True), None),
-        (record(turn=1, cached_tokens=0, moved=True), None),
+        (record(cached_tokens=0, clues=MOVED), "moved"),
+        (record(cached_tokens=20_000, clues=MOVED), None),
+        (record(cached_tokens=12_288, clues=MOVED), None),
+        (record(turn=1, cached_tokens=0, clues=MOVED), None),
     ],
 )
 def test_only_a_cold_turn_has_a_cause(seen: Record, cause: str | None) -> None:
     """
-    Moving is no fault where the prompt was there; and a head that the client changed is cold on every replica.
+    Moving is no fault where the prompt was there; and where nothing was known, so is the cause.
     """
     assert seen.cold_cause == cause
 
@@ -175,14 +174,18 @@ def test_a_log_line_says_what_happened() -> None:
         request_id="r-1", endpoint="chat", conversation="0123456789ab", turn=322, model="glm", stream=True, replica="b",
         reason="affinity", costs={"prefill": 1.23456, "queue": 0.0}, prompt_bytes=1_200_000, estimated_tokens=300_000,
         matched_tokens=312_000, reusable_tokens=313_000, usage=Usage(prompt_tokens=313_000, cached_tokens=12_288,
-        completion_tokens=7), slices=19, moved=True, held_s=0.00004, ttft_s=57.123456, duration_s=60.98765, attempts=2, status=200,
+        completion_tokens=7), slices=19, held_s=0.00004, ttft_s=57.123456, duration_s=60.98765, attempts=2, status=200,
+        clues=Clues(expected_tokens=312_000, reusable_tokens=313_000, diverged_at_tokens=313_000, known_tokens=313_000,
+        loss=Loss("snapshot_pool", 0xFEDC_BA98_7654_3210, True, 7), pressure=Pressure(tokens_ratio=0.72, slots_ratio=1.0,
+        has_snapshots=True)),
     )  # fmt: skip
 
     assert seen.log_fields() == {
         "request_id": "r-1", "conversation": "0123456789ab", "turn": 322, "endpoint": "chat", "model": "glm",
         "stream": True, "replica": "b", "reason": "affinity", "costs": {"prefill": 1.235, "queue": 0.0},
         "prompt_bytes": 1_200_000, "prompt_tokens": 313_000, "matched_tokens": 312_000, "cached_tokens": 12_288,
-        "cold": True, "cold_cause": "moved", "slices": 19, "held_s": 0.0, "ttft_s": 57.1235, "duration_s": 60.9877,
+        "cold": True, "cold_cause": "snapshot_pool", "cold_evidence": {"expected_tokens": 312_000,
+        "reported_tokens": 12_288, "diverged_at_tokens": 313_000, "pushed_out_by": "fedcba987654"}, "slices": 19, "held_s": 0.0, "ttft_s": 57.1235, "duration_s": 60.9877,
         "completion_tokens": 7, "attempts": 2, "outcome": "ok", "status": 200, "probe": False,
     }  # fmt: skip
 
@@ -203,5 +206,5 @@ def test_names_are_unique() -> None:
     """
     A label's values may not be given twice.
     """
-    for names in (SIZE_CLASSES, TEMPERATURES, OUTCOMES):
+    for names in (SIZE_CLASSES, TEMPERATURES, OUTCOMES, CAUSES):
         assert len(set(names)) == len(names)

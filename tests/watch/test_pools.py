@@ -26,7 +26,7 @@ async def test_sglang_says_how_large_its_pools_are() -> None:
                 while any(each.reported == Pools() for each in fleet):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
-            said = Pools(tokens=499_968, slots=28, per_path=2, chunk_tokens=6_144)
+            said = Pools(tokens=499_968, slots=28, per_path=2, chunk_tokens=6_144, host=False)
             assert fleet["a"].pools == said
             assert fleet["b"].pools == replace(said, tokens=400_000)
             assert front.router.beliefs["a"].pool_tokens == 499_968

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
 from ramjet.core.cache.tree import NOTHING, Blocks, Match, Node, PrefixCache
+
+Lost = Literal["token_pool", "snapshot_pool", "per_path"]
+"""Where room was short when something was let go; `per_path` is the cap on a conversation's snapshots."""
 
 
 class Hit(NamedTuple):
@@ -71,6 +74,9 @@ class EngineCache(PrefixCache):
         self.held_tokens = 0
         """Tokens in the tree that running requests keep from eviction."""
         self.locked_snapshots = 0
+        self.on_lost: Callable[[Node, Lost], None] | None = None
+        """Told before the device lets go of a run or of its snapshot for want of room; where it has one, that goes in any case."""
+        self._trimming: Lost | None = None
         self._reserved_tokens = 0
         # What only the host holds, least recently used first: runs, and states whose device copy is gone.
         self._host_only: OrderedDict[Node, None] = OrderedDict()
@@ -217,6 +223,12 @@ class EngineCache(PrefixCache):
         self._host_states.clear()
         self.host_tokens = self.host_snapshots = 0
 
+    def trim(self, blocks: Blocks, depth: int, lost_to: Lost | None = None) -> None:
+        """As any prefix cache does; `lost_to` is told of all that goes."""
+        self._trimming = lost_to
+        super().trim(blocks, depth)
+        self._trimming = None
+
     def least_used(self) -> Iterator[Node]:
         """What the device holds, in the order in which it would go."""
         return iter(self._order)
@@ -359,6 +371,7 @@ class EngineCache(PrefixCache):
                 continue
             if not any(child.on_device for child in node.children):
                 continue
+            self._tell(node, "per_path")
             self._drop_snapshot(node)
             over -= 1
 
@@ -385,10 +398,21 @@ class EngineCache(PrefixCache):
         if not states.tail_with_kv or node.holders or not _is_device_leaf(node):
             if host is not None and host.policy == "write_back":
                 self._copy_state(node, host)
+            self._tell(node, self._short_of)
             self._drop_snapshot(node)
         else:
-            self._evict(node)
+            self._evict(node, self._short_of)
         return True
+
+    @property
+    def _short_of(self) -> Lost:
+        """The pool that snapshots are in."""
+        states = self.spec.snapshots
+        return "token_pool" if states is None or states.tokens_each else "snapshot_pool"
+
+    def _tell(self, node: Node, pool: Lost) -> None:
+        if self.on_lost is not None:
+            self.on_lost(node, pool)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
@@ -405,13 +429,14 @@ class EngineCache(PrefixCache):
                     continue
             if leaf is None:
                 return
-            self._evict(leaf)
+            self._evict(leaf, "token_pool")
 
-    def _evict(self, leaf: Node) -> None:
+    def _evict(self, leaf: Node, pool: Lost) -> None:
         """Take a leaf from the device, and with it the leaves without a snapshot that this uncovers."""
         states = self.spec.snapshots
         while True:
             above = leaf.parent
+            self._tell(leaf, pool)
             self._leave_device(leaf)
             if states is None or not states.tail_with_kv or above is None:
                 return
@@ -471,11 +496,15 @@ class EngineCache(PrefixCache):
             below.extend(node.children or ())
         for node in reversed(below):
             if not node.holders:
+                if self._trimming is not None:
+                    self._tell(node, self._trimming)
                 self._detach(node)
 
     def _cut(self, node: Node, keep: int) -> None:
         if node.holders:
             return
+        if self._trimming is not None:
+            self._tell(node, self._trimming)
         if node.snapshot:
             self._drop_snapshot(node)
         if node.host_snapshot:
