@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tempfile
 from array import array
 from collections.abc import Iterator
@@ -224,6 +225,7 @@ def _p99(values: list[float]) -> float:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(wanted: int, rate: int, seconds: float, *, as_json: bool) -> None:
     """Measure the journal."""
+    sys.setswitchinterval(0.0005)  # as `ramjet serve` does
     figures = measure(wanted, rate, seconds)
     if as_json:
         click.echo(json.dumps(asdict(figures)))

@@ -108,15 +108,15 @@ class _Numbers(Iterator[int]):
 
     def __next__(self) -> int:
         number = shift = 0
-        while True:
-            if self._at >= len(self._packed):
-                raise ValueError("ends in the middle of a number")
-            byte = self._packed[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
+        try:
+            while (byte := self._packed[self._at]) > 0x7F:
+                number |= (byte & 0x7F) << shift
+                shift += 7
+                self._at += 1
+        except IndexError:
+            raise ValueError("ends in the middle of a number") from None
+        self._at += 1
+        return number | byte << shift
 
     def take(self, count: int) -> bytes:
         """The next bytes as they are."""

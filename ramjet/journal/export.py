@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import IO, Any, get_type_hints
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from ramjet.core.beliefs import TokenRatios
 from ramjet.core.record import Record
 from ramjet.journal.read import Row
-from ramjet.journal.schema import NESTED, RECORD
+from ramjet.journal.schema import RECORD
 
 MOONCAKE_BLOCK_TOKENS = 512
+_JSON = msgspec.json.Encoder()
 _PARQUET_ROWS = 10_000
 _TEXT = frozenset(("arrived_at", "cold_cause", "size_class", "temperature"))
 
@@ -49,12 +51,11 @@ def stamp(at: float) -> str:
 
 def jsonl(rows: Iterable[Row], out: IO[bytes], *, blocks: bool = False) -> None:
     """One object a line; with `blocks`, the prompt's as [hash in hex, end in bytes of the rendered prompt]."""
-    encoder = msgspec.json.Encoder()
     for row in rows:
         shown = flat(row)
         if blocks:
             shown["blocks"] = None if row.fingerprint is None else _blocks(row)
-        out.write(encoder.encode(shown) + b"\n")
+        out.write(_JSON.encode(shown) + b"\n")
 
 
 def parquet(rows: Iterable[Row], path: Path) -> None:
@@ -100,8 +101,6 @@ def mooncake(rows: Iterable[Row], out: IO[bytes], bytes_per_token: Mapping[str |
         out: where to.
         bytes_per_token: by model, for all rows the same.
     """
-    encoder = msgspec.json.Encoder()
-    numbers = _Numbers()
     began: float | None = None
     for row in rows:
         if row.fingerprint is None:
@@ -113,42 +112,28 @@ def mooncake(rows: Iterable[Row], out: IO[bytes], bytes_per_token: Mapping[str |
             "timestamp": round(1e3 * (row.arrived_at - began)),
             "input_length": tokens,
             "output_length": usage.completion_tokens or 0,
-            "hash_ids": _hash_ids(row, tokens, bytes_per_token.get(model, TokenRatios.DEFAULT), numbers),
+            "hash_ids": _hash_ids(row, tokens, bytes_per_token.get(model, TokenRatios.DEFAULT)),
         }
-        out.write(encoder.encode(line) + b"\n")
+        out.write(_JSON.encode(line) + b"\n")
 
 
-class _Numbers:
-    """Small numbers for blocks, in the order of their first appearance."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], int] = {}
-        self._next = 0
-
-    def of(self, block: int, part: int) -> int:
-        """The number of one part of one of our blocks."""
-        known = self._known.get((block, part))
-        if known is None:
-            known = self._known[block, part] = self.new()
-        return known
-
-    def new(self) -> int:
-        """A number that nothing else has."""
-        self._next += 1
-        return self._next - 1
-
-
-def _hash_ids(row: Row, tokens: int, bytes_per_token: float, numbers: _Numbers) -> list[int]:
+def _hash_ids(row: Row, tokens: int, bytes_per_token: float) -> list[int]:
+    """Numbers for the blocks of 512 tokens. They come from the hashes alone, so that nothing has to be remembered."""
     assert row.fingerprint is not None
     chain = row.fingerprint.usable
     wanted = math.ceil(tokens / MOONCAKE_BLOCK_TOKENS)
     ids: list[int] = []
     for block, end in zip(chain.hashes, chain.ends, strict=True):
         upto = min(wanted, int(end / bytes_per_token) // MOONCAKE_BLOCK_TOKENS)
-        ids.extend(numbers.of(block, part) for part in range(upto - len(ids)))
+        ids.extend(_id(b"%d %d" % (block, part)) for part in range(upto - len(ids)))
     # What lies behind the last of our blocks is told from everything else.
-    ids.extend(numbers.new() for _ in range(wanted - len(ids)))
+    ids.extend(_id(b"row %d %d" % (row.id, part)) for part in range(wanted - len(ids)))
     return ids
+
+
+def _id(name: bytes) -> int:
+    """53 bits, which is what a reader of JSON can be sure to tell apart."""
+    return xxh3_64_intdigest(name) >> 11
 
 
 def _blocks(row: Row) -> list[tuple[str, int]]:
@@ -158,4 +143,5 @@ def _blocks(row: Row) -> list[tuple[str, int]]:
 
 
 def _texts(shown: dict[str, Any]) -> dict[str, Any]:
-    return shown | {name: msgspec.json.encode(shown[name]).decode() for name in NESTED if name in shown}
+    plain = (str, int, float, type(None))
+    return {name: value if isinstance(value, plain) else _JSON.encode(value).decode() for name, value in shown.items()}

@@ -1,6 +1,7 @@
 """The journal's file: its tables, how an older one becomes a newer one, and from a record to a row and back.
 
-A new field of `Record` wants a column in `COLUMNS` and a step in `MIGRATIONS`, a test sees to it.
+A new field of `Record` wants a step in `MIGRATIONS` that makes its column, and a place in `NESTED` where it is no number,
+text or flag; a test sees to it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ VERSION = len(MIGRATIONS)
 
 USAGE = tuple(field.name for field in fields(Usage))
 NESTED = ("costs",)
-"""Fields of a record that are kept as JSON."""
+"""Fields of a record that are kept as JSON, whatever they are made of."""
 LEFT_OUT: frozenset[str] = frozenset()
 """Fields of a record that are not kept."""
 RECORD = tuple(
@@ -64,7 +65,9 @@ PROMPT = ("hint", "rendered_bytes", "base", "blocks")
 COLUMNS = ("id", "arrived_at", *RECORD, *PROMPT)
 
 _MOST_NUMBER = (1 << 63) - 1
-_FLAGS = frozenset(name for name, kind in get_type_hints(Record).items() if kind is bool)
+_KINDS = get_type_hints(Record)
+_FLAGS = frozenset(name for name, kind in _KINDS.items() if kind is bool)
+_DECODERS = {name: msgspec.json.Decoder(_KINDS[name]) for name in NESTED}
 
 
 class JournalError(Exception):
@@ -76,7 +79,7 @@ def values_of(record: Record) -> tuple[Any, ...]:
     return tuple(
         getattr(record.usage, name)
         if name in USAGE
-        else msgspec.json.encode(_rounded(getattr(record, name))).decode()
+        else _text(getattr(record, name))
         if name in NESTED
         else _storable(getattr(record, name))
         for name in RECORD
@@ -85,16 +88,15 @@ def values_of(record: Record) -> tuple[Any, ...]:
 
 def record_of(names: Sequence[str], values: Sequence[Any]) -> Record:
     """The record of a row; what the file's version has no column for is as a record leaves it out."""
-    given: dict[str, Any] = {}
-    usage: dict[str, int | None] = {}
-    for name, value in zip(names, values, strict=True):
-        if name in USAGE:
-            usage[name] = value
-        elif name in NESTED:
-            given[name] = msgspec.json.decode(value)
-        else:
-            given[name] = bool(value) if name in _FLAGS else value
-    return Record(usage=Usage(**usage), **given)
+    given = dict(zip(names, values, strict=True))
+    usage = Usage(**{name: given.pop(name) for name in USAGE if name in given})
+    for name, decoder in _DECODERS.items():
+        if given.get(name) is not None:
+            given[name] = decoder.decode(given[name])
+    for name in _FLAGS:
+        if name in given:
+            given[name] = bool(given[name])
+    return Record(usage=usage, **given)
 
 
 def _storable(value: Any) -> Any:
@@ -104,10 +106,10 @@ def _storable(value: Any) -> Any:
     return min(value, _MOST_NUMBER) if isinstance(value, int) else value
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: round(each, 4) if isinstance(each, float) else each for name, each in value.items()}
-    return value
+def _text(value: Any) -> str | None:
+    if isinstance(value, Mapping):  # costs, of which a tenth of a millisecond is enough
+        value = {name: round(each, 4) if isinstance(each, float) else each for name, each in value.items()}
+    return None if value is None else msgspec.json.encode(value).decode()
 
 
 def open_to_write(path: Path, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> sqlite3.Connection:

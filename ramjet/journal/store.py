@@ -90,7 +90,7 @@ class Store:
         used: int = (pages - free) * size
         return used
 
-    def write(self, entries: Sequence[Entry], dropped: int = 0) -> None:
+    def write(self, entries: Iterable[Entry], dropped: int = 0) -> None:
         """Add rows and count what was dropped before them, all or nothing.
 
         Raises:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -20,15 +22,29 @@ from ramjet.journal.schema import COLUMNS, LEFT_OUT, MIGRATIONS, PROMPT, RECORD,
 from tests.journal.support import AT, entry, rows, salted, store, written
 
 
+def made(kind: Any) -> Any:
+    """A value of a field's type, and not the one it has where nothing is known."""
+    plain: dict[Any, Any] = {bool: True, int: 12, float: 1.5, str: "text"}
+    if kind in plain:
+        return plain[kind]
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{field.name: made(hints[field.name]) for field in fields(kind)})  # type: ignore[operator]
+    origin, kinds = get_origin(kind), [each for each in get_args(kind) if each not in {type(None), Ellipsis}]
+    if origin is Literal:
+        return kinds[0]
+    if origin in {Union, UnionType}:
+        return made(kinds[0])
+    if origin is tuple:
+        return tuple(map(made, kinds))
+    assert origin is Mapping, f"of what is a {kind}?"
+    return {made(kinds[0]): made(kinds[1])}
+
+
 def full_record() -> Record:
-    """A record none of whose fields is as it is left out."""
-    made: dict[type, Any] = {bool: True, int: 12, float: 1.5, str: "text"}
-    given: dict[str, Any] = {}
-    for name, hint in get_type_hints(Record).items():
-        given[name] = next((value for kind, value in made.items() if hint in {kind, kind | None}), None)
-    given |= {"usage": Usage(prompt_tokens=3, cached_tokens=2, completion_tokens=1), "costs": {"prefill": 0.25}}
-    assert None not in given.values(), given
-    return Record(**given)
+    """A record none of whose fields is as it is left out; of a conversation that goes on."""
+    record: Record = made(Record)
+    return record
 
 
 def test_every_field_of_a_record_is_kept(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Stuck(Store):
         self.taken = threading.Semaphore(0)
         self.failures = list(failures)
 
-    def write(self, entries: Sequence[Entry], dropped: int = 0) -> None:
+    def write(self, entries: Iterable[Entry], dropped: int = 0) -> None:
         self.taken.release()
         assert self.free.wait(20)
         if self.failures:
