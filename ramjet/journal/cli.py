@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -76,8 +77,11 @@ def info(path: Path, *, as_json: bool) -> None:
       ramjet journal info
       ramjet journal info --journal /var/lib/ramjet/journal.db --json
     """
-    with _opened(path) as reader:
-        known = reader.info()
+    try:
+        with Reader(path) as reader:
+            known = reader.info()
+    except (JournalError, sqlite3.Error) as error:
+        raise _told(path, error) from None
     if as_json:
         click.echo(json.dumps(_shown(known)))
         return
@@ -128,7 +132,7 @@ def export_command(
         raise click.UsageError("--json and --format parquet want a file for OUT, not -")
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with _opened(path) as reader:
+        with Reader(path) as reader:
             rows = _Counted(reader.rows(since, until, blocks=blocks or kind == "mooncake"), reader.count(since, until))
             if to_stdout:
                 _write(rows, reader, kind, None, blocks=blocks)
@@ -136,8 +140,8 @@ def export_command(
                 # Beside it and renamed, so that a broken export is none.
                 _write(rows, reader, kind, draft, blocks=blocks)
                 draft.replace(out)
-    except (OSError, export.NoParquet) as error:
-        raise click.ClickException(str(error)) from None
+    except (OSError, export.NoParquet, JournalError, sqlite3.Error) as error:
+        raise _told(path, error) from None
     finally:
         if not to_stdout:
             draft.unlink(missing_ok=True)
@@ -179,11 +183,9 @@ class _Counted(Iterable[Row]):
                     progress.update(bar, completed=self.count)
 
 
-def _opened(path: Path) -> Reader:
-    try:
-        return Reader(path)
-    except JournalError as error:
-        raise click.ClickException(str(error)) from None
+def _told(path: Path, error: Exception) -> click.ClickException:
+    """What is wrong, for people; SQLite does not say of which file."""
+    return click.ClickException(f"{path}: {error}" if isinstance(error, sqlite3.Error) else str(error))
 
 
 def _shown(known: Info) -> dict[str, Any]:

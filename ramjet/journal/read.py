@@ -6,7 +6,6 @@ Each page is a transaction of its own, so that a slow reader never keeps the wri
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,13 @@ from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.hints import Hint
 from ramjet.core.record import Record
 from ramjet.journal.blocks import EMPTY, unpack
-from ramjet.journal.schema import RECORD, open_to_read, record_of
+from ramjet.journal.schema import RECORD, JournalError, open_to_read, record_of
 
 _PAGE_ROWS = 500
 _MOST_BLOCKS = 2_000_000
 """Blocks of prompts that are remembered because others build on them, 16 bytes each."""
+_OVERHEAD_BLOCKS = 32
+"""What a prompt takes beside its blocks, in blocks."""
 _SPAN = "arrived_at >= ? AND arrived_at < ?"
 
 
@@ -70,7 +71,7 @@ class Reader:
         have = {row[1] for row in self._db.execute("PRAGMA table_info(requests)")}
         # A file of an older version has fewer columns, and records leave out what those would have said.
         self._names = [name for name in RECORD if name in have]
-        self._chains: OrderedDict[int, Fingerprint] = OrderedDict()
+        self._prompts: dict[int, Fingerprint] = {}
         self._blocks = 0
 
     def __enter__(self) -> Reader:
@@ -140,31 +141,31 @@ class Reader:
         """A row's prompt, after those that it builds on; the way back to one that is whole is short."""
         if packed is None:
             return None
-        path = [(number, packed)]
-        known: Fingerprint | None = None
-        while base is not None and (known := self._known(base)) is None:
+        path, known = [packed], None
+        # Nothing else builds on what this one builds on, so that need not be remembered any longer.
+        while base is not None and (known := self._forget(base)) is None:
             row = self._db.execute("SELECT base, blocks FROM requests WHERE id = ?", (base,)).fetchone()
             if row is None:
                 return None
-            path.append((base, row[1]))
             base = row[0]
-        for each, part in reversed(path):
-            known = _unpacked(part, known)
-            self._remember(each, known)
-        return known
-
-    def _known(self, number: int) -> Fingerprint | None:
-        known = self._chains.get(number)
-        if known is not None:
-            self._chains.move_to_end(number)
-        return known
-
-    def _remember(self, number: int, known: Fingerprint) -> None:
-        self._chains[number] = known
+            path.append(row[1])
+        try:
+            for part in reversed(path):
+                known = _unpacked(part, known)
+        except ValueError as error:
+            raise JournalError(f"{self.path}: the blocks of row {number} cannot be read: {error}") from error
+        assert known is not None
+        self._forget(number)
+        self._prompts[number] = known
         self._blocks += _size(known)
-        while self._blocks > _MOST_BLOCKS and len(self._chains) > 1:
-            _, oldest = self._chains.popitem(last=False)
-            self._blocks -= _size(oldest)
+        while self._blocks > _MOST_BLOCKS:
+            self._forget(next(iter(self._prompts)))
+        return known
+
+    def _forget(self, number: int) -> Fingerprint | None:
+        known = self._prompts.pop(number, None)
+        self._blocks -= 0 if known is None else _size(known)
+        return known
 
 
 def _unpacked(packed: bytes, base: Fingerprint | None) -> Fingerprint:
@@ -177,7 +178,7 @@ def _unpacked(packed: bytes, base: Fingerprint | None) -> Fingerprint:
 
 def _size(known: Fingerprint) -> int:
     both: tuple[Chain, ...] = (known.usable,) if known.usable is known.identity else (known.usable, known.identity)
-    return sum(map(len, both))
+    return _OVERHEAD_BLOCKS + sum(map(len, both))
 
 
 def _hint(text: str | None) -> Hint | None:

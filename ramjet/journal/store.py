@@ -18,6 +18,8 @@ MOST_LINKS = 32
 """After so many prompts that build on one another one is written whole, so that none is far to be read from."""
 _MOST_BLOCKS = 2_000_000
 """Blocks of last prompts that are remembered to build on, 16 bytes each."""
+_OVERHEAD_BLOCKS = 32
+"""What an entry takes beside its blocks, in blocks."""
 _STEP_ROWS = 2_000
 _STEP_PAGES = 4_000
 _INSERT = f"INSERT INTO requests ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - names of ours
@@ -46,7 +48,7 @@ class _Latest:
 
     @property
     def blocks(self) -> int:
-        return len(self.fingerprint.usable) + len(self.fingerprint.identity)
+        return _OVERHEAD_BLOCKS + len(self.fingerprint.usable) + len(self.fingerprint.identity)
 
 
 class Store:

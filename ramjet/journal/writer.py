@@ -27,7 +27,7 @@ _FLUSH_S = 0.25
 """How long a batch is gathered: what a crash can cost."""
 _BREATH_ROWS, _BREATH_S = 16, 0.0005
 _TIDY_EVERY_S = 60.0
-_CLOSE_S = 30.0
+_CLOSE_S = 10.0
 
 
 def wall_clock() -> float:
@@ -94,7 +94,7 @@ class Journal:
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
-        more = False
+        more = True  # the bounds may have changed since the file was written last
         while not self._closing.is_set() or self._queue.qsize():
             batch = self._batch(0 if more else _TIDY_EVERY_S)
             more = self._write(batch)

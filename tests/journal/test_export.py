@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import sys
 from array import array
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from ramjet.core.usage import Usage
 from ramjet.journal import export
 from ramjet.journal.read import Reader, Row
 from tests.journal.support import AT, SALT, entry, written
-from tests.journal.test_store import full_record
+from tests.journal.test_store import damaged_inside, full_record
 from tests.test_docs import page, table
 
 DAY = "2026-09-21"
@@ -242,6 +243,27 @@ def test_what_is_wrong_is_said(path: Path, arguments: tuple[str, ...], says: str
     assert result.exit_code
     assert says in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", [("info",), ("export", "-")])
+def test_a_file_that_is_damaged_inside_is_said_so(tmp_path: Path, command: tuple[str, ...]) -> None:
+    damaged_inside(tmp_path / "journal.db")
+    result = run(tmp_path / "journal.db", *command)
+
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'journal.db'}: database disk image is malformed" in result.stderr
+
+
+def test_blocks_that_are_damaged_are_said_so(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("UPDATE requests SET blocks = substr(blocks, 1, 9)")
+    db.commit()
+    db.close()
+
+    assert (
+        "the blocks of row 1 cannot be read: ends in the middle of a hash"
+        in run(path, "export", "-", "--blocks").stderr
+    )
 
 
 def test_a_broken_export_leaves_nothing(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,11 +46,12 @@ class Stuck(Store):
         self.failures = list(failures)
 
     def write(self, entries: Iterable[Entry], dropped: int = 0) -> None:
-        self.taken.release()
-        assert self.free.wait(20)
-        if self.failures:
-            raise self.failures.pop(0)
-        super().write(entries, dropped)
+        if rows := list(entries):
+            self.taken.release()
+            assert self.free.wait(20)
+            if self.failures:
+                raise self.failures.pop(0)
+        super().write(rows, dropped)
 
 
 @contextlib.contextmanager
