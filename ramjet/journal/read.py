@@ -14,6 +14,7 @@ from types import TracebackType
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.hints import Hint
 from ramjet.core.record import Record
+from ramjet.core.visit import Arrival
 from ramjet.journal.blocks import EMPTY, unpack
 from ramjet.journal.schema import RECORD, JournalError, open_to_read, record_of
 
@@ -40,6 +41,21 @@ class Row:
     prompt that it builds on is no longer there."""
     hint: Hint | None = None
     """What the client said of whose it is, salted."""
+
+    @property
+    def arrival(self) -> Arrival:
+        """The request as a router would have it again; where its prompt may be cut is not kept."""
+        record = self.record
+        return Arrival(
+            request_id=record.request_id,
+            endpoint=record.endpoint,
+            body_bytes=record.prompt_bytes,
+            stream=record.stream,
+            model=record.model,
+            fingerprint=self.fingerprint,
+            hint=self.hint,
+            probe=record.probe,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from ramjet.cli import main
 from ramjet.core.fingerprint import fingerprint
+from ramjet.core.fleet import Fleet
 from ramjet.core.prompt import read
+from ramjet.core.router import Policy, Router
 from ramjet.journal.blocks import salter
 from ramjet.journal.read import Reader, Row
 from ramjet.replica.server import running_replica
@@ -75,6 +80,11 @@ async def test_a_served_conversation_is_in_the_journal(tmp_path: Path) -> None:
     assert hashes(second)[: len(hashes(first)) - 1] == hashes(first)[:-1]
     assert turns[0].arrived_at < turns[1].arrived_at
     assert turns[1].record.conversation == turns[0].record.conversation
+    router = Router(Fleet(), Policy())
+    again = [router.arrive(row.arrival, row.arrived_at) for row in turns]
+    # Replayed by a router that is not restarted between them, they are one conversation.
+    assert [row.record.turn for row in turns] == [1, 1]
+    assert [visit.number for visit in again] == [1, 2]
     assert all(UNSAID.encode() not in content for content in files(state))
 
 
@@ -134,6 +144,25 @@ async def test_no_journal_is_none(tmp_path: Path) -> None:
             assert await served.stop() == 0
 
     assert not (tmp_path / "state").exists()
+
+
+def test_options_say_where_or_that_there_is_none() -> None:
+    """
+    The command line wins over the environment, and one thing at a time is asked for.
+    """
+    runner = CliRunner(env={"RAMJET_JOURNAL__ENABLED": "false"})
+    shown = {
+        arguments: yaml.safe_load(runner.invoke(main, ["serve", *arguments, "--print-config"]).stdout)["journal"]
+        for arguments in ((), ("--journal", "j.db"), ("--no-journal",))
+    }
+    both = runner.invoke(main, ["serve", "--journal", "j.db", "--no-journal"])
+
+    assert [(each["enabled"], each["path"]) for each in shown.values()] == [
+        (False, None),
+        (True, "j.db"),
+        (False, None),
+    ]
+    assert "--journal and --no-journal exclude each other" in both.stderr
 
 
 async def test_a_ramjet_inside_another_program_keeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,20 @@ def test_after_a_failed_batch_prompts_are_whole(tmp_path: Path) -> None:
     assert list(found[1].fingerprint.usable.hashes) == salted([1, 2, 3])
 
 
+def test_two_writers_share_a_file(tmp_path: Path) -> None:
+    """
+    Two Ramjets of one deployment: each builds on its own prompts, and no row is lost or taken for another's.
+    """
+    path, prompts = tmp_path / "journal.db", [[*range(number + 1)] for number in range(8)]
+    both = store(path), store(path)
+    for number, prompt in enumerate(prompts):
+        both[number % 2].write([entry(number, prompt)])
+    for one in both:
+        one.close()
+
+    assert [row.fingerprint and [*row.fingerprint.usable.hashes] for row in rows(path)] == [*map(salted, prompts)]
+
+
 def test_whatever_clients_choose_can_be_kept(tmp_path: Path) -> None:
     record = Record(request_id="r", endpoint="chat", model="gl\ud800m", prompt_bytes=10**30)
     path = written(tmp_path / "journal.db", [replace(entry(0, None), record=record)])
