@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check evidence soak fuzz replay decision lock clean
+.PHONY: help run demo test lint types check evidence soak fuzz replay decision journal lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -53,6 +53,9 @@ replay: $(VENV)/.run ## 50,000 recorded requests through one simulated replica (
 
 decision: $(VENV)/.run ## what one routing decision costs (ARGS="--replicas 4 --conversations 1000")
 	@$(BIN)/python benchmarks/decision.py $(ARGS)
+
+journal: $(VENV)/.run ## what the journal costs: size, rows a second, delay (ARGS="--requests 100000")
+	@$(BIN)/python benchmarks/journal.py $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

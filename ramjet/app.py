@@ -20,12 +20,16 @@ from ramjet.config import Settings
 from ramjet.control import Control
 from ramjet.core.record import Record
 from ramjet.core.router import Router
+from ramjet.core.visit import Arrival
+from ramjet.journal.schema import JournalError
+from ramjet.journal.store import Store
+from ramjet.journal.writer import Journal
 from ramjet.metrics import Metrics
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import proxy_app, runner
 from ramjet.proxy.upstream import Upstream
 from ramjet.reload import Reloader
-from ramjet.secret import kept_secret, seed_of
+from ramjet.secret import kept_secret, seed_of, state_dir
 from ramjet.watch.health import HealthWatch
 
 log = structlog.get_logger()
@@ -50,13 +54,18 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: Settings, *, watch: bool = True, on_record: Callable[[Record], None] | None = None
+    settings: Settings,
+    *,
+    watch: bool = True,
+    journal: bool = False,
+    on_record: Callable[[Record], None] | None = None,
 ) -> AsyncIterator[Running]:
     """A Ramjet that serves inside this context, and drains when it is left.
 
     Args:
         settings: the configuration; port 0 takes any free port.
         watch: whether to probe the replicas.
+        journal: whether to keep a journal, where the settings want one.
         on_record: called for every finished request, after it was logged and counted.
 
     Raises:
@@ -75,11 +84,15 @@ async def running(
     for replica in router.fleet:
         metrics.add(replica, router)
     upstream = Upstream(connect_s=limits.connect_s, idle_s=limits.idle_s)
-    seed = seed_of(settings.secret.get_secret_value() if settings.secret is not None else kept_secret())
+    secret = settings.secret.get_secret_value() if settings.secret is not None else kept_secret()
+    seed = seed_of(secret)
+    kept = _journal(settings, secret, metrics) if journal and settings.journal.enabled else None
 
-    def record(finished: Record) -> None:
+    def record(finished: Record, arrival: Arrival | None) -> None:
         log.info("request", **finished.log_fields())
         metrics.observe(finished)
+        if kept is not None:
+            kept.put(finished, arrival)
         if finished.confined_tokens:
             log.warning(
                 "long_conversations_confined",
@@ -98,6 +111,9 @@ async def running(
         settings, router=router, handler=handler, upstream=upstream, metrics=metrics, watch=health, seed=seed
     )
     async with contextlib.AsyncExitStack() as stack:
+        if kept is not None:
+            # The first to be there and the last to go: all records are in it.
+            stack.push_async_callback(asyncio.to_thread, kept.close)
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
         stack.callback(handler.keep_admitting())
@@ -123,7 +139,7 @@ async def serve(settings: Settings, path: Path | None, read: Callable[[], Settin
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(settings) as ramjet, asyncio.TaskGroup() as tasks:
+    async with running(settings, journal=True) as ramjet, asyncio.TaskGroup() as tasks:
         reloader = Reloader(path, read, ramjet.control.apply)
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         reloading = tasks.create_task(reloader.run(), name="reload")
@@ -134,6 +150,17 @@ async def serve(settings: Settings, path: Path | None, read: Callable[[], Settin
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
     log.info("stopped")
+
+
+def _journal(settings: Settings, secret: str, metrics: Metrics) -> Journal | None:
+    """The journal that the settings ask for; None, and a warning, where its file cannot be used."""
+    path = settings.journal.path or state_dir() / "journal.db"
+    try:
+        store = Store(path, secret, days=settings.journal.days, megabytes=settings.journal.megabytes)
+    except JournalError as error:
+        log.warning("journal_off", path=str(path), error=str(error), remedy="set journal.path, or use --no-journal")
+        return None
+    return Journal(store, on_written=metrics.journal_written.inc, on_dropped=metrics.journal_dropped.inc)
 
 
 async def _listen(

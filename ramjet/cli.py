@@ -31,7 +31,12 @@ class _Replica(click.ParamType[dict[str, str]]):
             self.fail(f"{value}: {error}", param, ctx)
 
 
-_ELSEWHERE = {"lab": "ramjet.lab.cli:lab", "probe": "ramjet.probes.cli:probe", "sim": "ramjet.replica.cli:sim_command"}
+_ELSEWHERE = {
+    "journal": "ramjet.journal.cli:journal",
+    "lab": "ramjet.lab.cli:lab",
+    "probe": "ramjet.probes.cli:probe",
+    "sim": "ramjet.replica.cli:sim_command",
+}
 """Commands that serving does not need: their modules are imported when one is asked for."""
 
 
@@ -62,6 +67,12 @@ def main() -> None:
 @click.option("--admin", metavar="HOST:PORT", help="Metrics and health.  [127.0.0.1:9090]")
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="How log lines look.  [json]")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where finished requests are kept.  [journal.db in the state directory]",
+)
+@click.option("--no-journal", is_flag=True, help="Keep no journal.")
 @click.option("--print-config", is_flag=True, help="Print the effective configuration, secrets masked, and exit.")
 def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> None:
     """Run the load balancer in front of your replicas, until SIGTERM; running answers are then finished.
@@ -72,6 +83,8 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
       ramjet serve --config /etc/ramjet/ramjet.yaml --log-format console
       RAMJET_ROUTING__LONG_PROMPT__ENABLED=true ramjet serve --config ramjet.yaml --print-config
     """
+    if options["journal"] and options["no_journal"]:
+        raise click.UsageError("--journal and --no-journal exclude each other")
     overrides = _overrides(**options)
     settings = _load(path, overrides)
     unknown = list(unknown_variables())
@@ -144,10 +157,20 @@ def _overrides(
     admin: str | None = None,
     log_format: str | None = None,
     log_level: str | None = None,
+    *,
+    journal: Path | None = None,
+    no_journal: bool = False,
 ) -> dict[str, Any]:
     """What the command line says, nested as the configuration is; what it leaves out is not in it."""
     log = {name: value for name, value in (("format", log_format), ("level", log_level)) if value is not None}
-    given = {"listen": listen, "admin": admin, "replicas": list(replicas) or None, "log": log or None}
+    kept = {"enabled": False} if no_journal else {"enabled": True, "path": str(journal)} if journal else None
+    given = {
+        "listen": listen,
+        "admin": admin,
+        "replicas": list(replicas) or None,
+        "log": log or None,
+        "journal": kept,
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -262,6 +262,21 @@ class LogSettings(_Part):
     )
 
 
+class JournalSettings(_Part):
+    """Every finished request in a file, hashes and never text."""
+
+    enabled: bool = Field(default=True, description="off = nothing is kept but the log")
+    path: Path | None = Field(
+        default=None, description="the file; null = journal.db in the state directory, where the secret is"
+    )
+    days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=30.0, description="days after which requests are let go"
+    )
+    megabytes: Annotated[int, Field(ge=1)] = Field(
+        default=2_048, description="MiB of file from which on the oldest are let go"
+    )
+
+
 class Settings(BaseSettings):
     """The whole configuration."""
 
@@ -282,6 +297,7 @@ class Settings(BaseSettings):
     health: HealthSettings = HealthSettings()
     tls: TlsSettings = TlsSettings()
     log: LogSettings = LogSettings()
+    journal: JournalSettings = JournalSettings()
     client_keys: list[Annotated[SecretStr, Field(min_length=8)]] = Field(
         default=[], description="keys of which clients must show one; empty = anybody, and their own key is passed on"
     )

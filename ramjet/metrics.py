@@ -113,6 +113,10 @@ class Metrics:
         self.would_hold = Counter(
             "ramjet_would_hold", "Requests that admission would have held, had it been enforced.", registry=own
         )
+        self.journal_written = Counter("ramjet_journal_written", "Requests that are in the journal.", registry=own)
+        self.journal_dropped = Counter(
+            "ramjet_journal_dropped", "Requests that could not be written into the journal.", registry=own
+        )
         self.up = Gauge("ramjet_replica_up", "Whether the replica is believed to serve.", ["replica"], registry=own)
         self.resident = Gauge(
             "ramjet_resident_tokens", "Tokens the replica is believed to hold.", ["replica"], registry=own

@@ -59,11 +59,15 @@ class Handler:
         router: decides, and is told what happened.
         upstream: carries the bytes.
         options: limits, switches and keys.
-        on_record: called once for every finished request.
+        on_record: called once for every finished request, with what arrived; None where that was not read.
     """
 
     def __init__(
-        self, router: Router, upstream: Upstream, options: Options, on_record: Callable[[Record], None]
+        self,
+        router: Router,
+        upstream: Upstream,
+        options: Options,
+        on_record: Callable[[Record, Arrival | None], None],
     ) -> None:
         self.door = Door(options)
         self._router = router
@@ -107,7 +111,7 @@ class Handler:
                 return exchange.cut("internal_error")
             return await exchange.refuse(errors.INTERNAL, "Ramjet failed; its log has the request's id")
         finally:
-            self._on_record(self._finish(exchange))
+            self._on_record(self._finish(exchange), None if exchange.visit is None else exchange.visit.arrival)
             self.admit_soon()
             self.door.held_bytes -= len(exchange.body or b"")
             self.door.inside -= 1

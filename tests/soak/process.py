@@ -93,6 +93,7 @@ async def served(
     config, log = directory / "ramjet.yaml", directory / "ramjet.log"
     config.write_text(json.dumps(base | settings), encoding="utf-8")  # JSON is YAML
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAMJET_")}
+    environ["XDG_STATE_HOME"] = str(directory)
     with log.open("wb") as said:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *program, "serve", "--config", str(config)),
