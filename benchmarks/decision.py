@@ -74,7 +74,7 @@ SEED = 0x5EED
 
 GROWTH = {
     "replicas": (1, 4, 16, 64, 256),
-    "conversations": (1_000, 10_000, 50_000, 100_000),
+    "conversations": (5_000, 20_000, 50_000, 100_000),
     "tokens": (20_000, 50_000, 100_000, 300_000, 600_000),
 }
 AXES = {"replicas": "replicas", "conversations": "resident conversations", "tokens": "tokens in the prompt"}
@@ -336,7 +336,9 @@ def draw(rows: Sequence[Figures], base: Size, file: Path) -> None:
         axes.axhline(1.0, color="#1b1b1f", linewidth=0.6)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xticks(GROWTH[name], [f"{value:,}" for value in GROWTH[name]])
+        axes.set_xticks(
+            GROWTH[name], [f"{value // 1_000}k" if value >= 1_000 else str(value) for value in GROWTH[name]]
+        )
         axes.minorticks_off()
         axes.set_xlabel(AXES[name])
         axes.grid(visible=True, color="#e4e4e7", linewidth=0.6)

@@ -92,12 +92,13 @@ class Belief:
         if self._outlooks_of != self.version:
             self._outlooks, self._outlooks_of = {}, self.version
         # Most prompts that begin alike leave what is there at the same place: where a common system prompt ends.
-        first = blocks.hashes[0]
-        known = self._outlooks.get(first)
+        known = self._outlooks.get(blocks.hashes[0])
         if known is None or not self.cache.matches(blocks, known[0]):
             found = self.cache.match(blocks)
-            path = list(found.node.path()) if found.node is not None else []
-            known = self._outlooks[first] = found, path, sum(node.snapshot for node in path)
+            if found.node is None:
+                return Outlook(Hit(0, 0, 0), [], 0)
+            path = list(found.node.path())
+            known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path)
         found, path, slots = known
         return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots)
 

@@ -318,7 +318,7 @@ class Router:
         able = self._able(visit)
         if not able:
             return None
-        longs = self._long_tokens(visit, able)
+        longs = self._long_tokens(visit, self._smallest_pool(able))
         candidates = self._candidates(visit, able, longs, now, counts_all=counts_all)
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
@@ -328,14 +328,16 @@ class Router:
         Most turns are like that, and for them a large fleet is no dearer than a small one. The decision is the one that
         all replicas together would have led to: what costs and rules promise sees to that.
         """
-        able = self._able(visit)
-        replica = next((each for each in able if each.name == self._home(visit)), None)
-        if replica is None or len(able) < 2 or visit.tried:
+        name = self._home(visit)
+        if name is None or visit.tried:
             return None
-        (home,) = self._candidates(visit, [replica], self._long_tokens(visit, able), now)
-        ideal = Candidate(
-            replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=self._smallest_pool(able)
-        )
+        able = self._able(visit)
+        replica = self.fleet[name]
+        if len(able) < 2 or replica not in able:
+            return None
+        pool_tokens = self._smallest_pool(able)
+        (home,) = self._candidates(visit, [replica], self._long_tokens(visit, pool_tokens), now)
+        ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
         # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
         others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
         decision = decide(self._ask(visit), (home, *others), rules=self.policy.rules, costs=self.policy.costs)
@@ -458,9 +460,12 @@ class Router:
             for each in replicas
         ]
 
-    def _long_tokens(self, visit: Visit, able: Sequence[Replica]) -> Mapping[str, int]:
-        """Tokens of the other living long conversations at each replica; nothing where the request is not long."""
-        least_tokens = long_from(self.policy.long_tokens, [self._smallest_pool(able)])
+    def _long_tokens(self, visit: Visit, pool_tokens: int | None) -> Mapping[str, int]:
+        """Tokens of the other living long conversations at each replica; nothing where the request is not long.
+
+        `pool_tokens` is the smallest pool, which says what is long.
+        """
+        least_tokens = long_from(self.policy.long_tokens, [pool_tokens])
         if visit.prompt_tokens < least_tokens:
             return {}
         return self.conversations.long_tokens(least_tokens, None if visit.turn is None else visit.turn.conversation)

@@ -154,10 +154,9 @@ class PrefixCache:
         return Match(depth, last, above)
 
     def matches(self, blocks: Blocks, found: Match) -> bool:
-        """Whether matching this prompt would find just that; quicker than matching it."""
+        """Whether matching this prompt would find just that, which is something; quicker than matching it."""
         hashes, depth, node = blocks.hashes, found.depth, found.node
-        if node is None:
-            return hashes[0] not in self._index
+        assert node is not None
         inside = depth - found.above
         # Equal hashes: everything before is equal too.
         if len(hashes) < depth or hashes[depth - 1] != node.hashes[inside - 1]:
