@@ -49,8 +49,9 @@ class Pair:
 
     @property
     def price_s(self) -> float:
-        """What moving costs: to read all that is at home, and to leave it."""
-        return Reading().seconds(0, self.tokens[MINE]) + LEAVE_S
+        """What moving costs at least: to read all that is at home, as fast as replicas are seen to read, and to leave it."""
+        pace = min(belief.pace.factor for belief in self.player.router.beliefs.values())
+        return pace * Reading().seconds(0, self.tokens[MINE]) + LEAVE_S
 
 
 GROWTH = st.sampled_from((100, 1_000, 6_000))
