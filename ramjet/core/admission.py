@@ -211,7 +211,7 @@ class Admission(Generic[T]):
                 account = self._account(candidate.replica)
                 if account.reserved_for is not None or account.drained_for not in {None, each.who}:
                     continue
-                missing = min(candidate.harm_s, terms.enough_s) - account.seconds
+                missing = self._entry_s(candidate) - account.seconds
                 fills_s = 0.0 if missing <= 0 else missing / terms.share if terms.share else math.inf
                 cost = candidate.read_s + candidate.harm_s + fills_s
                 if best is None or cost < best[0]:
@@ -221,7 +221,7 @@ class Admission(Generic[T]):
             candidate = best[1]
             account = self._account(candidate.replica)
             account.reserved_for = each.who
-            can_pay = account.seconds >= min(candidate.harm_s, terms.enough_s)
+            can_pay = account.seconds >= self._entry_s(candidate)
             if can_pay and not candidate.fits and account.drained_for is None and draining < max(1, replicas // 4):
                 account.drained_for = each.who
                 draining += 1
@@ -231,9 +231,13 @@ class Admission(Generic[T]):
             self.terms.costs_nothing(candidate) or self._can_pay(candidate, who)
         )
 
+    def _entry_s(self, candidate: Candidate) -> float:
+        """What must be in the allowance of a replica for an entry there."""
+        return min(candidate.harm_s, self.terms.enough_s, self.terms.most_allowance_s)
+
     def _can_pay(self, candidate: Candidate, who: T) -> bool:
         account = self._account(candidate.replica)
-        enough = account.seconds >= min(candidate.harm_s, self.terms.enough_s)
+        enough = account.seconds >= self._entry_s(candidate)
         return enough and account.reserved_for in {None, who}
 
     def _waits_for(self, each: Held[T], now: float) -> str | None:

@@ -289,7 +289,7 @@ class Pace:
     @property
     def is_known(self) -> bool:
         """Whether it has been seen often enough to speak for itself."""
-        return len(self._seen) >= 3
+        return len(self._seen) >= 2
 
     def expect(self, factor: float) -> None:
         """What it is taken for as long as it is not known."""

@@ -171,13 +171,13 @@ def test_what_a_first_token_waits_for_beside_the_reading_is_no_pace() -> None:
 
 def test_a_replica_that_is_not_known_is_taken_for_one_of_the_others() -> None:
     """
-    Until it has been seen three times itself.
+    Until it has been seen twice itself.
     """
     pace = Pace()
     pace.expect(0.1)
     assert pace.factor == pytest.approx(0.1)
 
-    for _ in range(3):
+    for _ in range(2):
         pace.learn(2.0, 4.4)
     pace.expect(0.1)
     assert pace.factor == pytest.approx(2.0)

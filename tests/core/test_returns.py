@@ -91,7 +91,7 @@ def test_the_pace_is_the_middle_of_what_was_seen() -> None:
     for took_s in (6.0, 6.2, 90.0, 5.8, 6.1):
         pace.learn(3.0, took_s)
 
-    assert pace.factor == pytest.approx(2.03, abs=0.1)
+    assert pace.factor == pytest.approx(1.9, abs=0.1)
 
 
 @given(
@@ -104,13 +104,14 @@ def test_what_a_first_token_waits_for_beside_its_reading_is_not_taken_for_it(
     pace: float, beside_s: float, short_s: list[float], long_s: list[float]
 ) -> None:
     """
-    Whatever the lengths of the prompts: off by no more than what HTTP and scheduling add to a second.
+    Whatever the lengths of the prompts: off by no more than what HTTP and scheduling add to half a second of it, or what
+    is allowed for them and was not needed.
     """
     learned = Pace()
     for expected_s in (*short_s, *long_s, *short_s):
         learned.learn(expected_s, beside_s + pace * expected_s)
 
-    assert pace - 0.01 <= learned.factor <= pace + 0.21
+    assert 0.71 * pace <= learned.factor <= pace + 0.29
 
 
 def test_short_readings_teach_no_pace() -> None:
