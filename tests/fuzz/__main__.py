@@ -138,7 +138,7 @@ async def end_to_end(
                     stop=stop,
                     on_case=show(kind),
                 )
-                campaign.check_log(ramjet, engine, tally)
+                await campaign.check_log(ramjet, engine, tally)
                 tallies.append(tally)
     return tallies
 
@@ -164,8 +164,7 @@ async def replay(console: Console, kind: str, numbers: list[int], seed: int) -> 
                 # What an engine sends after its answer may come after the answer.
                 await asyncio.sleep(0.05)
             line.close()
-            await ramjet.in_flight()
-            campaign.check_log(ramjet, engine, tally)
+            await campaign.check_log(ramjet, engine, tally)
             console.print(ramjet.log.read_text(encoding="utf-8"), markup=False, highlight=False)
             console.print(dict(tally.kinds))
             _explain(console, [tally])

@@ -30,7 +30,7 @@ async def test_nothing_that_anybody_sends_does_harm(player: type[Requests] | typ
     """
     async with campaign.fuzzed(tmp_path) as (ramjet, engine):
         tally = await campaign.run(ramjet, engine, player(1, engine), range(COUNT), batch=1_000, lines=64)
-        campaign.check_log(ramjet, engine, tally)
+        await campaign.check_log(ramjet, engine, tally)
 
     assert tally.cases == COUNT
     assert not tally.wrong, dict(tally.examples)
