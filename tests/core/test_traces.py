@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -183,22 +184,21 @@ def test_nobody_is_forgotten_and_nothing_is_spent_twice(pools: list[int], policy
     the most that can be saved up for it.
     """
     player = Player(router(pools, policy, kind=Watched))
-    to, terms = player.router, policy.terms
+    to, terms, dearest_s = player.router, policy.terms, defaultdict[str, float](float)
 
     for event in trace:
         player.play(event)
+        for visit in player.running:
+            assert visit.lease is not None
+            name = visit.lease.replica.name
+            dearest_s[name] = max(dearest_s[name], visit.lease.scored.candidate.harm_s)
         assert list(to.admission) == player.held
         assert player.arrived == len(player.running) + len(player.held) + player.ended
         assert sum(replica.in_flight for replica in to.fleet) <= len(player.running)
         for replica in to.fleet:
             allowance_s = to.admission.allowance_s(replica.name)
-            swaps_s = [
-                visit.lease.scored.candidate.harm_s
-                for visit in player.running
-                if visit.lease is not None and visit.lease.replica is replica
-            ]
             assert allowance_s <= terms.most_allowance_s
-            assert allowance_s >= min(0.0, terms.most_allowance_s - max(swaps_s, default=0.0))
+            assert allowance_s >= min(0.0, terms.most_allowance_s - dearest_s[replica.name])
 
     rest = _let_all_end(player)
     assert not rest
