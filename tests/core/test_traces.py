@@ -181,7 +181,7 @@ def test_nobody_is_forgotten_and_nothing_is_spent_twice(pools: list[int], policy
     """
     Whoever is held enters, or leaves, or is still held; replicas are ranked, or refused with a reason, or were not even
     looked at, as an ideal one would have cost more; an allowance ends below zero only by what one swap costs more than
-    the most that can be saved up for it.
+    what must be saved up for it.
     """
     player = Player(router(pools, policy, kind=Watched))
     to, terms, dearest_s = player.router, policy.terms, defaultdict[str, float](float)
@@ -198,7 +198,7 @@ def test_nobody_is_forgotten_and_nothing_is_spent_twice(pools: list[int], policy
         for replica in to.fleet:
             allowance_s = to.admission.allowance_s(replica.name)
             assert allowance_s <= terms.most_allowance_s
-            assert allowance_s >= min(0.0, terms.most_allowance_s - dearest_s[replica.name])
+            assert allowance_s >= min(0.0, min(terms.enough_s, terms.most_allowance_s) - dearest_s[replica.name])
 
     rest = _let_all_end(player)
     assert not rest
