@@ -97,8 +97,9 @@ async def test_a_play_in_real_time_is_that_of_virtual_time(tmp_path: Path) -> No
         program = ("-m", "tests.evidence.hurry", str(speed))
         async with served(settings_for(TOKENS, urls), tmp_path, program=program) as ramjet:
             seen = await play(made, ramjet.url, speed=speed)
-    # Once it has stopped, its log is complete.
-    said = {line["request_id"]: line for line in ramjet.lines() if line["event"] == "request"}
+            # A line is written in the step in which nothing is in flight any more; the client has its answer before.
+            await ramjet.in_flight()
+            said = {line["request_id"]: line for line in ramjet.lines() if line["event"] == "request"}
 
     assert [(each.conversation, each.turn) for each in seen] == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
     assert [each.cached_tokens // BLOCK_TOKENS for each in seen] == [0, 80, 82, 84, 0, 80, 82]
