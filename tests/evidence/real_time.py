@@ -281,6 +281,7 @@ def real(name: str, seed: int, speed: float, until_s: float = math.inf) -> Play:
         program = ("-m", "tests.evidence.hurry", str(speed))
         async with served(settings_for(recipe.profile, urls), directory, program=program) as ramjet:
             seen = await play(build(name, seed), ramjet.url, speed=speed, until_s=until_s)
+            await ramjet.in_flight()
             return seen, list(ramjet.lines())
 
     with replicas(recipe.profile, recipe.replicas, speed) as urls, tempfile.TemporaryDirectory() as directory:
