@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from ramjet.core.admission import Terms
 from tests.proxy.support import CHAT, body, held, until
 from tests.rig import Front, QuickEngine, quick_engine, ramjet
 
