@@ -160,7 +160,7 @@ class Watched(Router):
             assert sorted([*ranked, *decision.refused]) == sorted(able)
             assert all(decision.refused.values())
             assert decision.elsewhere_s is None
-            seen = [self._candidate(visit, each, 0, self._prices(now), now) for each in self._able(visit)]
+            seen = self.offers.candidates(visit, self.offers.able(visit), {}, now)
             assert decision.best_matched_tokens == max(each.matched_tokens for each in seen)
         return decision
 
