@@ -131,7 +131,6 @@ class Router:
         if quick and not freed:
             return []
         entered: list[Visit] = []
-        prices = self.offers.prices(now)
 
         def rank(visit: Visit) -> Sequence[Scored]:
             decision = self._decide(visit, now)
@@ -146,8 +145,9 @@ class Router:
             entered.append(visit)
 
         def glance(visit: Visit) -> Iterator[Candidate]:
-            able = self.offers.able(visit)
-            return (self.offers.candidate(visit, each, 0, prices, now) for each in able if each.name in freed)
+            return self.offers.candidates(
+                visit, [each for each in self.offers.able(visit) if each.name in freed], {}, now
+            )
 
         self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
         return entered
@@ -295,7 +295,7 @@ class Router:
         if not able:
             return None
         longs = self.offers.long_tokens(visit, self.offers.smallest_pool(able))
-        candidates = self.offers.candidates(visit, able, longs, now, counts_all=counts_all)
+        candidates = list(self.offers.candidates(visit, able, longs, now, counts_all=counts_all))
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
