@@ -66,7 +66,7 @@ class Losses:
         return (
             owner in self._worths
             or (bool(path) and path[0].touched_at <= self._used_at)
-            or not self._states.keys().isdisjoint(path)
+            or (bool(self._states) and not self._states.keys().isdisjoint(path))
         )
 
     def harm_s(self, tokens: int, slots: int, most_s: float) -> float:

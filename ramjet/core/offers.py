@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ramjet.core.beliefs import Belief
+from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.losses import Prices
@@ -93,28 +93,13 @@ class Offers:
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
-        affinity, terms, read_s = self.policy.affinity, self.policy.terms, self.policy.reading.seconds
-        blocks, prompt_tokens, shared_tokens = visit.usable, visit.prompt_tokens, visit.shared_tokens
-        conversation = None if visit.turn is None else visit.turn.conversation
-        prices, enough_s = self.prices(now), 2 * terms.most_allowance_s
+        read_s, prompt_tokens, prices = self.policy.reading.seconds, visit.prompt_tokens, self.prices(now)
         for replica in replicas:
             name, in_flight = replica.name, replica.in_flight
             belief = beliefs[name]
             pace, most_running = belief.pace.factor, belief.pools.most_running
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
-            matched = own = 0
-            found_s = harm_s = 0.0
-            fits = True
-            if blocks is not None and conversation is not None:
-                outlook = belief.outlook(blocks, prompt_tokens)
-                if affinity:
-                    matched = outlook.hit.tokens
-                    if matched > shared_tokens:
-                        own = matched - shared_tokens
-                        found_s = pace * read_s(shared_tokens, matched)
-                most_s = enough_s if counts_all else min(enough_s, terms.free_upto_s(found_s))
-                harm_s = belief.harm_s(outlook, prompt_tokens, conversation, prices, now, most_s=most_s)
-                fits = not in_flight or belief.fits(outlook, prompt_tokens)
+            outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, counts_all=counts_all)
             # In the order of its fields, which is half as dear as by their names.
             yield Candidate(
                 name,
@@ -130,11 +115,22 @@ class Offers:
                 round(pace * read_s(matched, prompt_tokens), 6),
                 found_s,
                 harm_s,
-                fits,
+                not in_flight or outlook is None or belief.fits(outlook, prompt_tokens),
                 most_running is not None and in_flight >= most_running,
                 cold_reads,
                 between_s,
             )
+
+    def is_free_somewhere(self, visit: Visit, replicas: Iterable[Replica], now: float) -> bool:
+        """Whether a request would push out so little at one of these replicas that entry there is free of charge."""
+        prices, terms = self.prices(now), self.policy.terms
+        for replica in replicas:
+            if replica.queue:
+                self._standing(replica, now)  # who was looked at has been: what it reads is brought up to date
+            *_, found_s, harm_s = self._reuse(visit, self._beliefs[replica.name], prices, now, counts_all=False)
+            if harm_s <= terms.free_upto_s(found_s):
+                return True
+        return False
 
     def prices(self, now: float) -> Prices:
         """What it costs others to lose something."""
@@ -149,6 +145,27 @@ class Offers:
         self._standings.pop(replica, None)
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _reuse(
+        self, visit: Visit, belief: Belief, prices: Prices, now: float, *, counts_all: bool
+    ) -> tuple[Outlook | None, int, int, float, float]:
+        """What a prompt finds at a replica, in tokens, and the part of it that only its conversation uses; the seconds
+        that this part saves; and the seconds that others lose."""
+        blocks, shared_tokens, terms = visit.usable, visit.shared_tokens, self.policy.terms
+        if blocks is None or visit.turn is None:
+            return None, 0, 0, 0.0, 0.0
+        outlook = belief.outlook(blocks, visit.prompt_tokens)
+        matched = outlook.hit.tokens if self.policy.affinity else 0
+        own, found_s = 0, 0.0
+        if matched > shared_tokens:
+            own = matched - shared_tokens
+            found_s = belief.pace.factor * self.policy.reading.seconds(shared_tokens, matched)
+        most_s = 2 * terms.most_allowance_s
+        if not counts_all:
+            most_s = min(most_s, terms.free_upto_s(found_s))
+        conversation = visit.turn.conversation
+        harm_s = belief.harm_s(outlook, visit.prompt_tokens, conversation, prices, now, most_s=most_s)
+        return outlook, matched, own, found_s, harm_s
 
     def _standing(self, replica: Replica, now: float) -> tuple[float, int, float]:
         """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long
