@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -108,7 +108,8 @@ class Router:
         """
         decision = self._stay(visit, now)
         if decision is None and self._must_wait(visit, now):
-            return self._hold(visit, now)
+            self._hold(visit, now)
+            return None
         decision = decision or self._look_around(visit, now)
         if decision is None:
             return None
@@ -116,7 +117,8 @@ class Router:
         if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
             chosen = self.admission.choose(decision.ranked, self._home(visit))
             if chosen is None and self.policy.terms.mode == "enforce":
-                return self._hold(visit, now)
+                self._hold(visit, now)
+                return None
             visit.would_hold = chosen is None
         if chosen is None or self.policy.terms.mode != "enforce":
             chosen = decision.chosen
@@ -290,23 +292,13 @@ class Router:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _decide(
-        self, visit: Visit, now: float, *, counts_all: bool = True, but: Collection[str] = ()
-    ) -> Decision | None:
-        """Rank all replicas that can serve a request; None where there is none.
-
-        Without `counts_all`, what it would push out counts until it is not free any more, `but` at the replicas named.
-        """
+    def _decide(self, visit: Visit, now: float, *, counts_all: bool = True) -> Decision | None:
+        """Rank all replicas that can serve a request; None where there is none."""
         able = self.offers.able(visit)
         if not able:
             return None
         longs = self.offers.long_tokens(visit, self.offers.smallest_pool(able))
-        candidates = [
-            *self.offers.candidates(
-                visit, [each for each in able if each.name not in but], longs, now, counts_all=counts_all
-            ),
-            *self.offers.candidates(visit, [each for each in able if each.name in but], longs, now),
-        ]
+        candidates = list(self.offers.candidates(visit, able, longs, now, counts_all=counts_all))
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -363,14 +355,20 @@ class Router:
         first_look = self._decide(visit, now, counts_all=False) if self._asks_to_enter(visit) else None
         if first_look is None or first_look.refused:
             return self._decide(visit, now)
-        free, dear = [], []
-        for each in first_look.ranked:
-            (free if self.policy.terms.costs_nothing(each.candidate) else dear).append(each)
-        if not free or not dear:
+        ranked, is_free = first_look.ranked, self.policy.terms.costs_nothing
+        free_s = min((each.total_s for each in ranked if is_free(each.candidate)), default=math.inf)
+        home = self._home(visit)
+        matter = {
+            each.candidate.replica: each.candidate.long_tokens
+            for each in ranked
+            if not is_free(each.candidate) and (each.total_s <= tied_until_s(free_s) or each.candidate.replica == home)
+        }
+        if free_s == math.inf or not matter:
             return first_look
-        limit_s, home = tied_until_s(min(each.total_s for each in free)), self._home(visit)
-        matter = {each.candidate.replica for each in dear if each.total_s <= limit_s or each.candidate.replica == home}
-        return self._decide(visit, now, counts_all=False, but=matter) if matter else first_look
+        counted = self.offers.candidates(visit, [self.fleet[name] for name in matter], matter, now)
+        known = {each.replica: each for each in counted}
+        candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
+        return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
         if chosen.candidate.replica != decision.chosen.candidate.replica:
