@@ -93,7 +93,7 @@ class Offers:
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
-        read_s, prompt_tokens, prices = self.policy.reading.seconds, visit.prompt_tokens, self.prices(now)
+        read_s, prompt_tokens, prices = self.policy.reading.seconds, visit.prompt_tokens, self._prices(now)
         for replica in replicas:
             name, in_flight = replica.name, replica.in_flight
             belief = beliefs[name]
@@ -123,7 +123,7 @@ class Offers:
 
     def is_free_somewhere(self, visit: Visit, replicas: Iterable[Replica], now: float) -> bool:
         """Whether a request would push out so little at one of these replicas that entry there is free of charge."""
-        prices, terms = self.prices(now), self.policy.terms
+        prices, terms = self._prices(now), self.policy.terms
         for replica in replicas:
             if replica.queue:
                 self._standing(replica, now)  # who was looked at has been: what it reads is brought up to date
@@ -131,10 +131,6 @@ class Offers:
             if harm_s <= terms.free_upto_s(found_s):
                 return True
         return False
-
-    def prices(self, now: float) -> Prices:
-        """What it costs others to lose something."""
-        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
 
     def read_s(self, belief: Belief, start: int, end: int) -> float:
         """Seconds that a replica takes to read from one length in tokens to another."""
@@ -183,6 +179,10 @@ class Offers:
             between_s = MOST_SLICES * (self.policy.slice_s or 0.0) if in_slices else 0.0
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), len(cold), between_s)
         return known[1]
+
+    def _prices(self, now: float) -> Prices:
+        """What it costs others to lose something."""
+        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
 
     def _worth(self, owner: object, now: float) -> float:
         """The chance that a conversation comes back for what a replica holds of it."""
