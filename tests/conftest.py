@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
+import certifi
 import pytest
 
 from ramjet import logs
@@ -20,3 +23,16 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _quiet() -> None:
     """Log lines of the servers under test are no output of the tests."""
     logs.configure("json", "error")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every HTTP client loads all certificate authorities when it is made, which takes longer than most tests do.
+
+    None is ever asked on loopback, so one is enough.
+    """
+    first = re.search("-----BEGIN.*?END CERTIFICATE-----\n", Path(certifi.where()).read_text("ascii"), re.DOTALL)
+    assert first is not None
+    path = tmp_path_factory.mktemp("authorities") / "one.pem"
+    path.write_text(first.group())
+    os.environ["SSL_CERT_FILE"] = str(path)

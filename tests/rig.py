@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 from aiohttp import web
 
 from ramjet.app import Running, running
@@ -46,13 +45,12 @@ class Front:
         async with asyncio.timeout(20):
             await self.running.handler.idle.wait()
 
-    async def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels, from a scrape."""
-        async with httpx.AsyncClient() as client:
-            text = (await client.get(f"{self.admin_url}/metrics")).text
-        wanted = [f'{label}="{value}"' for label, value in labels.items()]
-        lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] == name]
-        return sum(float(line.rpartition(" ")[2]) for line in lines if all(each in line for each in wanted))
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels, as a scrape of this metric alone would show them."""
+        families = list(self.running.metrics.registry.restricted_registry([name]).collect())
+        assert families, f"no metric {name}"
+        samples = [sample for family in families for sample in family.samples]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
 @contextlib.asynccontextmanager
