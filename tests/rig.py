@@ -13,8 +13,12 @@ from aiohttp import web
 
 from ramjet.app import Running, running
 from ramjet.config import Settings, load
+from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.pools import Pools
 from ramjet.core.record import Record
-from ramjet.core.router import Router
+from ramjet.core.router import Policy, Router
+from ramjet.gauges import Gauges
+from ramjet.metrics import Metrics
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +74,27 @@ def settings_for(replicas: Mapping[str, str | dict[str, Any]], **overrides: Any)
     limits = {"drain_s": 0.5, **overrides.pop("limits", {})}
     base = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "secret": "a test's", "replicas": listed, "limits": limits}
     return load(None, {**base, **overrides})
+
+
+def router_of(*replicas: str, **policy: Any) -> Router:
+    """The router of a Ramjet that has served nothing yet, in front of replicas with pools of known sizes."""
+    pools = Pools(tokens=499_968, slots=24)
+    fleet = Fleet()
+    for name in replicas:
+        fleet.add(Replica(name, f"http://{name}:30000", configured=pools))
+    return Router(fleet, Policy(**policy))
+
+
+def metrics_of(*replicas: str) -> Metrics:
+    """The metrics of that Ramjet."""
+    return watched(router_of(*replicas))
+
+
+def watched(router: Router, now: Callable[[], float] = lambda: 0.0) -> Metrics:
+    """Metrics with the gauges of a router."""
+    metrics = Metrics(router.fleet.replicas)
+    metrics.registry.register(Gauges(router, now))
+    return metrics
 
 
 @contextlib.asynccontextmanager
