@@ -27,8 +27,9 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 run: $(VENV)/.run ## two simulated replicas with Ramjet in front, on 127.0.0.1:8000
 	@exec $(BIN)/ramjet demo $(ARGS)
 
-test: $(VENV)/.dev ## every test
-	$(BIN)/python -m pytest $(ARGS)
+# On every core: nearly all tests wait for sockets or reckon alone. Whoever is on the processor beside them may not matter.
+test: $(VENV)/.dev ## every test, on all cores
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev ## style and likely bugs
 	$(BIN)/ruff check .
