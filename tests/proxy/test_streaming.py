@@ -151,10 +151,10 @@ async def test_ttft_is_what_the_client_measured(path: str) -> None:
             assert record.ttft_s is not None
             assert sent_s[-1] <= record.ttft_s <= took_s
             assert (record.usage.prompt_tokens, record.usage.cached_tokens, record.outcome) == (951, 896, "ok")
-            if took_s - record.ttft_s < 0.05:
+            apart_s = took_s - record.ttft_s
+            if apart_s < 0.05:
                 break
-        else:
-            pytest.fail(f"the client had the last first token {took_s - record.ttft_s:.3f} s after the record's time")
+        assert apart_s < 0.05
 
         assert front.metric("ramjet_cached_tokens_total", replica="a") == 896 * len(front.records)
 
