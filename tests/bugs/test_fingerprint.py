@@ -158,6 +158,7 @@ async def test_no_shape_of_a_message_is_a_fault_of_ours(message: dict[str, Any])
 
 
 @case(23)
+@pytest.mark.alone
 def test_an_image_is_hashed_in_milliseconds() -> None:
     """
     2 MB of base64; the best of five, since the machine does other things too.

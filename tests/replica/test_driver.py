@@ -40,6 +40,7 @@ def test_virtual_time_never_falls_and_passes_at_the_rate(changes: list[tuple[flo
         assert due is None if rate == 0 else due == pytest.approx(now + 3 / rate)
 
 
+@pytest.mark.alone
 async def test_answers_come_when_the_engine_has_them() -> None:
     """
     The first token after the overhead and the reading, each further one a step later, at 100 times the speed.
@@ -54,7 +55,8 @@ async def test_answers_come_when_the_engine_has_them() -> None:
 
     expected_s = (timing.overhead_s + timing.read_s(0, 20_000)) / 100
     assert expected_s * 0.99 < first_s < expected_s + 0.3
-    assert all_s - first_s > 49 * timing.steps_s(1) / 100 * 0.9
+    # From the beginning: a busy machine can only have seen the first one late.
+    assert all_s > expected_s + 49 * timing.steps_s(1) / 100 * 0.9
     assert (driver.engine.running, driver.engine.waiting) == (0, 0)
 
 
