@@ -23,6 +23,7 @@ def measure(conversations: int, memory_mb: int) -> dict[str, Any]:
     return measured
 
 
+@pytest.mark.timeout(300)
 def test_memory_stays_flat_once_the_bound_is_reached() -> None:
     """
     8,000 conversations where there is room for 2,500: the oldest are forgotten, the newest is still pinned.

@@ -107,6 +107,7 @@ async def test_a_wedge_stops_the_time_and_what_was_under_way_goes_on_after_it() 
         assert time.perf_counter() - began > (99 - before) * ATTENTION.timing.steps_s(1) / 100 * 0.9
 
 
+@pytest.mark.alone
 async def test_an_engine_that_cannot_keep_up_does_not_make_its_server_deaf() -> None:
     """
     Each step takes longer to simulate than it lasts: virtual time falls behind, and others get their turn meanwhile.
