@@ -25,6 +25,7 @@ from ramjet.core.visit import Visit
 from ramjet.lab.production import SHIPPED
 from tests.core.eager import harm_s
 from tests.core.traces import POOLS, TALKS, Event, Player, digest, router
+from tests.effort import examples
 
 
 class EagerBelief(Belief):
@@ -117,7 +118,7 @@ ANY_TIME = st.sampled_from((0.0, 0.01, 1.0, 8.0, 31.0, 400.0))
 
 
 @given(pools=FLEETS, policy=st.sampled_from(POLICIES), trace=events(st.sampled_from((KNOWN_S, 7.0, 31.0, 400.0))))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_decisions_are_those_of_a_router_that_looks_at_everything(
     pools: list[int], policy: Policy, trace: list[Event]
 ) -> None:
@@ -137,7 +138,7 @@ def test_decisions_are_those_of_a_router_that_looks_at_everything(
     policy=st.sampled_from(POLICIES),
     trace=events(ANY_TIME),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_order_of_the_configuration_never_matters(
     fleet: tuple[list[int], list[int]], policy: Policy, trace: list[Event]
 ) -> None:
@@ -182,7 +183,7 @@ class Watched(Router):
     policy=st.one_of(st.just(PRESSED), st.just(PRESSED), st.sampled_from(POLICIES)),
     trace=events(ANY_TIME),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_nobody_is_forgotten_and_nothing_is_spent_twice(pools: list[int], policy: Policy, trace: list[Event]) -> None:
     """
     Whoever is held enters, or leaves, or is still held; replicas are ranked, or refused with a reason, or were not even
