@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from dataclasses import replace
 from itertools import islice, takewhile
 from typing import NamedTuple
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Lost, Match, Node, Seat
+from ramjet.core.capacity import Capacity
 from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
 from ramjet.core.conversations import Conversation
 from ramjet.core.losses import Losses, Prices
@@ -41,6 +43,19 @@ class Outlook(NamedTuple):
     """Snapshots on that path."""
 
 
+class Sought(NamedTuple):
+    """What a prompt was believed to find when it was sent."""
+
+    tokens: int
+    """What could be reused."""
+    known_tokens: int
+    """What was there, reusable or not."""
+    used_at: float | None
+    """When that was last used; None where there was nothing."""
+    in_use: bool
+    """Whether somebody was using it, so that it was perhaps still to be read."""
+
+
 class Belief:
     """What one replica holds."""
 
@@ -52,6 +67,9 @@ class Belief:
             replica: its name, for that.
         """
         self.pools = pools
+        self._tokens, self._slots = Capacity(pools.tokens), Capacity(pools.slots)
+        self._odd = 0
+        """Losses that no token pool explains."""
         self.life = 0
         """Rises with every restart of the replica."""
         self._evictions = Evictions() if evictions is None else evictions
@@ -72,8 +90,6 @@ class Belief:
         self._losses: Losses
         self._losses_of: tuple[int, float] | None = None
         self._losses_at = -math.inf
-        self._share = 1.0
-        self._most_share = 1.0
 
     @property
     def pool_tokens(self) -> int | None:
@@ -82,10 +98,11 @@ class Belief:
 
     def resize(self, pools: Pools) -> None:
         """The pools are said to be of another size; what was learned of the part that conversations get stays."""
+        self._tokens.resize(pools.tokens)
+        self._slots.resize(pools.slots)
         self.pools = pools
-        self.cache.spec = pools.spec()
         self.version += 1
-        self._apply_share()
+        self._apply()
 
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         """What a prompt would find there. Changes nothing."""
@@ -127,12 +144,22 @@ class Belief:
             node.owner = owner
         return seat
 
+    def sought(self, blocks: Blocks, prompt_tokens: int) -> Sought:
+        """What a prompt that is about to be booked is believed to find."""
+        found = self.outlook(blocks, prompt_tokens)
+        hit = found.hit
+        states = self.cache.snapshots
+        node = next((node for node in found.path if node.snapshot or self.cache.spec.snapshots is None), None)
+        if node is None:
+            return Sought(hit.tokens, hit.known_tokens, None, in_use=False)
+        return Sought(hit.tokens, hit.known_tokens, states.get(node, node.touched_at), in_use=node.holders > 0)
+
     def report(
         self,
         blocks: Blocks,
         prompt_tokens: int,
         *,
-        believed_tokens: int,
+        sought: Sought,
         cached_tokens: int,
         owner: object,
         now: float,
@@ -143,7 +170,7 @@ class Belief:
         Args:
             blocks: the prompt.
             prompt_tokens: its length.
-            believed_tokens: what was believed to be there when it was sent.
+            sought: what was believed to be there when it was sent.
             cached_tokens: what the engine reused.
             owner: whose it is.
             now: the time of the report.
@@ -151,18 +178,80 @@ class Belief:
         """
         if cached_tokens and self._on_grid >= 0:
             self._on_grid = -1 if cached_tokens % self.pools.grid_tokens else self._on_grid + 1
-        if believed_tokens >= TRUSTED_TOKENS and cached_tokens < believed_tokens / 2:
-            # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
-            self.cache.trim(blocks, bisect_right(blocks.ends, cached_tokens), lost_to)
-            self._share = max(0.3, self._share * 0.95)
-        elif believed_tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * believed_tokens:
-            self._share = min(self._most_share, self._share + 0.002)
-        if cached_tokens >= 1.5 * believed_tokens + 4 * TRUSTED_TOKENS:
+        depth = bisect_right(blocks.ends, cached_tokens)
+        if sought.tokens >= TRUSTED_TOKENS and cached_tokens < sought.tokens / 2:
+            pool = self._learn_loss(blocks, sought)
+            if pool == "snapshot_pool":
+                self.cache.trim_snapshots(blocks, depth, lost_to)
+            else:
+                # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
+                self.cache.trim(blocks, depth, lost_to)
+        elif sought.tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * sought.tokens:
+            self._learn_find(blocks, sought)
+        if cached_tokens >= 1.5 * sought.tokens + 4 * TRUSTED_TOKENS:
             # It kept more than it is said to hold, or than was believed of it.
-            self._most_share = min(1.3, self._most_share * 1.02)
-            self._share = min(1.3, self._share * 1.02)
-        self._apply_share()
+            known, enough = bisect_right(blocks.ends, sought.known_tokens), bisect_right(blocks.ends, sought.tokens) + 1
+            loss = self._evictions.latest(self._replica, blocks.hashes[:depth], known=known, enough=enough)
+            if loss is not None and loss.pool == "token_pool":
+                self._tokens.outlived()
+            elif loss is not None and loss.pool == "snapshot_pool":
+                self._slots.outlived()
+        self._apply()
         self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
+
+    def _distances(self, blocks: Blocks, sought: Sought) -> tuple[int, int]:
+        """The tokens and slots that a pool must have had, if what was sought was still there."""
+        cache, used_at = self.cache, sought.used_at
+        assert used_at is not None
+        tail = cache.match(blocks).node
+        mine = set() if tail is None else set(tail.path())
+        newer = takewhile(lambda node: node.touched_at > used_at, cache.most_used())
+        tokens = sum(node.tokens for node in newer if node not in mine)
+        states = sum(at > used_at and node not in mine for node, at in cache.snapshots.items())
+        return tokens + sought.tokens, states + 1 + self.pools.private * (cache.running + 1)
+
+    def _learn_loss(self, blocks: Blocks, sought: Sought) -> Lost | None:
+        """Something was gone: learn of the pool that can have been the reason, and say which one that is."""
+        if sought.used_at is None or sought.in_use:
+            return None
+        tokens, slots = self._distances(blocks, sought)
+        least = self._tokens.size or self._tokens.most_found
+        if self.cache.spec.snapshots is None:
+            if tokens < least / 2 and self._on_grid >= 0:
+                self._odd += 1
+                if self._on_grid >= SURE_REPORTS and self._odd >= 3:
+                    self._see_snapshots()
+                    return "snapshot_pool"
+            self._tokens.lost(tokens)
+            return "token_pool"
+        if self._slots.size is None:
+            if least and tokens < 0.8 * least:
+                self._slots.lost(slots)
+                return "snapshot_pool"
+            self._tokens.lost(tokens)
+            return "token_pool"
+        if least and tokens / least > slots / self._slots.size:
+            self._tokens.lost(tokens)
+            return "token_pool"
+        self._slots.lost(slots)
+        return "snapshot_pool"
+
+    def _learn_find(self, blocks: Blocks, sought: Sought) -> None:
+        tracks = self.cache.spec.snapshots is not None
+        if sought.used_at is not None and (self._tokens.size is None or (tracks and self._slots.size is None)):
+            tokens, slots = self._distances(blocks, sought)
+            self._tokens.found(tokens)
+            if tracks:
+                self._slots.found(slots)
+        self._tokens.kept()
+        self._slots.kept()
+
+    def _see_snapshots(self) -> None:
+        """Reuse ends at snapshots: from now on they are kept count of."""
+        self._tokens = Capacity(self.pools.tokens)
+        self.cache.spec = self.pools.spec(has_snapshots=True)
+        self.cache.assume_snapshots()
+        self.version += 1
 
     def expire(self, before: float) -> None:
         """Forget what was last used before `before` and nobody holds."""
@@ -264,9 +353,12 @@ class Belief:
             saved = max(0, min(outlook.slots + saved, pools.per_path) - outlook.slots)
         return pools.private + saved
 
-    def _apply_share(self) -> None:
-        tokens = self.pools.tokens
-        self.cache.pool_tokens = None if tokens is None else int(tokens * self._share)
+    def _apply(self) -> None:
+        """Make the cache as large as its pools are believed to be."""
+        self.cache.pool_tokens = self._tokens.size
+        if self._slots.size != self.pools.slots:
+            self.pools = replace(self.pools, slots=self._slots.size)
+            self.cache.spec = self.pools.spec(has_snapshots=True)
 
 
 class Pace:
