@@ -29,6 +29,12 @@ TRUSTED_TOKENS = 1_024
 SURE_REPORTS = 5
 """So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
 
+SURE_LOSSES = 3
+"""So many losses that the token pool does not explain, and reuse ends at snapshots."""
+
+ROOM = 0.7
+"""What was lost at less than this part of the token pool was lost to something else: room for answers and other clients."""
+
 _FAR = 128
 """What has more runs before it than this is not about to be pushed out."""
 
@@ -66,7 +72,7 @@ class Belief:
             evictions: where to note what it lets go.
             replica: its name, for that.
         """
-        self.pools = pools
+        self.pools = self._said = pools
         self._tokens, self._slots = Capacity(pools.tokens), Capacity(pools.slots)
         self._odd = 0
         """Losses that no token pool explains."""
@@ -100,9 +106,18 @@ class Belief:
         """The pools are said to be of another size; what was learned of the part that conversations get stays."""
         self._tokens.resize(pools.tokens)
         self._slots.resize(pools.slots)
-        self.pools = pools
+        self.pools = self._said = pools
         self.version += 1
         self._apply()
+
+    @property
+    def most_running(self) -> int | None:
+        """Requests that may run there beside each other; None for no limit.
+
+        Of what was said and what was learned of its slots, whatever is more: to run too few costs more than too many.
+        """
+        most = [each.most_running for each in (self._said, self.pools)]
+        return max((each for each in most if each is not None), default=None)
 
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         """What a prompt would find there. Changes nothing."""
@@ -190,8 +205,8 @@ class Belief:
             self._learn_find(blocks, sought)
         if cached_tokens >= 1.5 * sought.tokens + 4 * TRUSTED_TOKENS:
             # It kept more than it is said to hold, or than was believed of it.
-            known, enough = bisect_right(blocks.ends, sought.known_tokens), bisect_right(blocks.ends, sought.tokens) + 1
-            loss = self._evictions.latest(self._replica, blocks.hashes[:depth], known=known, enough=enough)
+            beyond = bisect_right(blocks.ends, sought.tokens)
+            loss = self._evictions.deepest(self._replica, blocks.hashes[:depth], beyond=beyond)
             if loss is not None and loss.pool == "token_pool":
                 self._tokens.outlived()
             elif loss is not None and loss.pool == "snapshot_pool":
@@ -199,7 +214,7 @@ class Belief:
         self._apply()
         self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
 
-    def _distances(self, blocks: Blocks, sought: Sought) -> tuple[int, int]:
+    def _distances(self, blocks: Blocks, sought: Sought, *, running: int = 0) -> tuple[int, int]:
         """The tokens and slots that a pool must have had, if what was sought was still there."""
         cache, used_at = self.cache, sought.used_at
         assert used_at is not None
@@ -208,37 +223,31 @@ class Belief:
         newer = takewhile(lambda node: node.touched_at > used_at, cache.most_used())
         tokens = sum(node.tokens for node in newer if node not in mine)
         states = sum(at > used_at and node not in mine for node, at in cache.snapshots.items())
-        return tokens + sought.tokens, states + 1 + self.pools.private * (cache.running + 1)
+        return tokens + sought.tokens, states + 1 + self.pools.private * (running + 1)
 
     def _learn_loss(self, blocks: Blocks, sought: Sought) -> Lost | None:
         """Something was gone: learn of the pool that can have been the reason, and say which one that is."""
         if sought.used_at is None or sought.in_use:
             return None
-        tokens, slots = self._distances(blocks, sought)
-        least = self._tokens.size or self._tokens.most_found
-        if self.cache.spec.snapshots is None:
-            if tokens < least / 2 and self._on_grid >= 0:
-                self._odd += 1
-                if self._on_grid >= SURE_REPORTS and self._odd >= 3:
-                    self._see_snapshots()
-                    return "snapshot_pool"
-            self._tokens.lost(tokens)
-            return "token_pool"
-        if self._slots.size is None:
-            if least and tokens < 0.8 * least:
+        tokens, slots = self._distances(blocks, sought, running=self.cache.running)
+        size = self._tokens.size or self._tokens.most_found
+        if self.cache.spec.snapshots is None and self._on_grid >= 0 and tokens < ROOM * size:
+            self._odd += 1
+            if self._on_grid >= SURE_REPORTS and self._odd >= SURE_LOSSES:
+                self._see_snapshots()
+            return "snapshot_pool" if self._on_grid >= SURE_REPORTS else None
+        if self.cache.spec.snapshots is not None:
+            part = 0.0 if not size else tokens / size
+            if part < (ROOM if self._slots.size is None else slots / self._slots.size):
                 self._slots.lost(slots)
                 return "snapshot_pool"
-            self._tokens.lost(tokens)
-            return "token_pool"
-        if least and tokens / least > slots / self._slots.size:
-            self._tokens.lost(tokens)
-            return "token_pool"
-        self._slots.lost(slots)
-        return "snapshot_pool"
+        self._tokens.lost(tokens)
+        return "token_pool"
 
     def _learn_find(self, blocks: Blocks, sought: Sought) -> None:
         tracks = self.cache.spec.snapshots is not None
-        if sought.used_at is not None and (self._tokens.size is None or (tracks and self._slots.size is None)):
+        unknown = self._tokens.size is None or (tracks and self._slots.size is None)
+        if unknown and sought.used_at is not None and not sought.in_use:
             tokens, slots = self._distances(blocks, sought)
             self._tokens.found(tokens)
             if tracks:

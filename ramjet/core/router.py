@@ -513,7 +513,7 @@ class Router:
                 most_s = min(most_s, terms.free_upto_s(found_s))
             harm_s = belief.harm_s(outlook, prompt_tokens, conversation, prices, now, most_s=most_s)
             fits = not replica.in_flight or belief.fits(outlook, prompt_tokens)
-        most = belief.pools.most_running
+        most = belief.most_running
         return Candidate(
             replica=replica.name,
             identity=replica.url,
