@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Lost, Match, Node, Seat
-from ramjet.core.capacity import Capacity
+from ramjet.core.capacity import Capacities
 from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
 from ramjet.core.conversations import Conversation
 from ramjet.core.losses import Losses, Prices
@@ -25,15 +25,6 @@ KNOWN_S = 5.0
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
-
-SURE_REPORTS = 5
-"""So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
-
-SURE_LOSSES = 3
-"""So many losses that the token pool does not explain, and reuse ends at snapshots."""
-
-ROOM = 0.7
-"""What was lost at less than this part of the token pool was lost to something else: room for answers and other clients."""
 
 _FAR = 128
 """What has more runs before it than this is not about to be pushed out."""
@@ -72,18 +63,16 @@ class Belief:
             evictions: where to note what it lets go.
             replica: its name, for that.
         """
-        self.pools = self._said = pools
-        self._tokens, self._slots = Capacity(pools.tokens), Capacity(pools.slots)
-        self._odd = 0
-        """Losses that no token pool explains."""
+        self.pools = pools
+        """What is believed of its pools: what was said, and as many slots as reports have taught."""
+        self._said = pools
+        self._learned = Capacities(pools)
         self.life = 0
         """Rises with every restart of the replica."""
         self._evictions = Evictions() if evictions is None else evictions
         self._replica = replica
         self._booking: object = None
         """Whose prompt is being booked: what is let go meanwhile is let go for it."""
-        self._on_grid = 0
-        """Reported counts that a snapshot could lie at, in a row; less than 0: there was one where none can."""
         self.cache = self._new_cache()
         self.version = 0
         """Rises with every change of what it holds, so that what was worked out can be used again."""
@@ -104,9 +93,8 @@ class Belief:
 
     def resize(self, pools: Pools) -> None:
         """The pools are said to be of another size; what was learned of the part that conversations get stays."""
-        self._tokens.resize(pools.tokens)
-        self._slots.resize(pools.slots)
-        self.pools = self._said = pools
+        self._said = pools
+        self._learned.resize(pools)
         self.version += 1
         self._apply()
 
@@ -191,31 +179,33 @@ class Belief:
             now: the time of the report.
             lost_to: what it was lost to, as far as that was found out.
         """
-        if cached_tokens and self._on_grid >= 0:
-            self._on_grid = -1 if cached_tokens % self.pools.grid_tokens else self._on_grid + 1
-        depth = bisect_right(blocks.ends, cached_tokens)
+        depth, learned = bisect_right(blocks.ends, cached_tokens), self._learned
+        learned.reported(cached_tokens)
         if sought.tokens >= TRUSTED_TOKENS and cached_tokens < sought.tokens / 2:
-            pool = self._learn_loss(blocks, sought)
-            if pool == "snapshot_pool":
+            pool = None
+            if sought.used_at is not None and not sought.in_use:
+                pool = learned.lost(*self._distances(blocks, sought, running=self.cache.running))
+            if learned.has_states and pool != "token_pool":
+                # Snapshots go one by one: those of other conversations may still be there.
                 self.cache.trim_snapshots(blocks, depth, lost_to)
             else:
                 # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
                 self.cache.trim(blocks, depth, lost_to)
         elif sought.tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * sought.tokens:
-            self._learn_find(blocks, sought)
+            if learned.asks_for_finds and sought.used_at is not None and not sought.in_use:
+                learned.found(*self._distances(blocks, sought))
+            learned.kept()
         if cached_tokens >= 1.5 * sought.tokens + 4 * TRUSTED_TOKENS:
-            # It kept more than it is said to hold, or than was believed of it.
+            # It kept more than was believed of it: was that for want of room, there is more room.
             beyond = bisect_right(blocks.ends, sought.tokens)
             loss = self._evictions.deepest(self._replica, blocks.hashes[:depth], beyond=beyond)
-            if loss is not None and loss.pool == "token_pool":
-                self._tokens.outlived()
-            elif loss is not None and loss.pool == "snapshot_pool":
-                self._slots.outlived()
+            if loss is not None:
+                learned.outlived(loss.pool)
         self._apply()
         self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
 
     def _distances(self, blocks: Blocks, sought: Sought, *, running: int = 0) -> tuple[int, int]:
-        """The tokens and slots that a pool must have had, if what was sought was still there."""
+        """Tokens and slots that have been used since what was sought was, itself and so many running requests included."""
         cache, used_at = self.cache, sought.used_at
         assert used_at is not None
         tail = cache.match(blocks).node
@@ -224,43 +214,6 @@ class Belief:
         tokens = sum(node.tokens for node in newer if node not in mine)
         states = sum(at > used_at and node not in mine for node, at in cache.snapshots.items())
         return tokens + sought.tokens, states + 1 + self.pools.private * (running + 1)
-
-    def _learn_loss(self, blocks: Blocks, sought: Sought) -> Lost | None:
-        """Something was gone: learn of the pool that can have been the reason, and say which one that is."""
-        if sought.used_at is None or sought.in_use:
-            return None
-        tokens, slots = self._distances(blocks, sought, running=self.cache.running)
-        size = self._tokens.size or self._tokens.most_found
-        if self.cache.spec.snapshots is None and self._on_grid >= 0 and tokens < ROOM * size:
-            self._odd += 1
-            if self._on_grid >= SURE_REPORTS and self._odd >= SURE_LOSSES:
-                self._see_snapshots()
-            return "snapshot_pool" if self._on_grid >= SURE_REPORTS else None
-        if self.cache.spec.snapshots is not None:
-            part = 0.0 if not size else tokens / size
-            if part < (ROOM if self._slots.size is None else slots / self._slots.size):
-                self._slots.lost(slots)
-                return "snapshot_pool"
-        self._tokens.lost(tokens)
-        return "token_pool"
-
-    def _learn_find(self, blocks: Blocks, sought: Sought) -> None:
-        tracks = self.cache.spec.snapshots is not None
-        unknown = self._tokens.size is None or (tracks and self._slots.size is None)
-        if unknown and sought.used_at is not None and not sought.in_use:
-            tokens, slots = self._distances(blocks, sought)
-            self._tokens.found(tokens)
-            if tracks:
-                self._slots.found(slots)
-        self._tokens.kept()
-        self._slots.kept()
-
-    def _see_snapshots(self) -> None:
-        """Reuse ends at snapshots: from now on they are kept count of."""
-        self._tokens = Capacity(self.pools.tokens)
-        self.cache.spec = self.pools.spec(has_snapshots=True)
-        self.cache.assume_snapshots()
-        self.version += 1
 
     def expire(self, before: float) -> None:
         """Forget what was last used before `before` and nobody holds."""
@@ -278,17 +231,15 @@ class Belief:
         """The replica has lost everything; who runs there keeps a seat that leads nowhere."""
         self.version += 1
         self.life += 1
-        self._on_grid = 0
+        self._learned.restarted()
         fresh = self._new_cache()
         fresh.pool_tokens = self.cache.pool_tokens
         self.cache = fresh
 
     @property
     def has_snapshots(self) -> bool | None:
-        """Whether reuse ends at snapshots alone: it is said to have them, or enough reports are where they lie."""
-        if self.pools.slots is not None:
-            return True
-        return False if self._on_grid < 0 else True if self._on_grid >= SURE_REPORTS else None
+        """Whether reuse ends at snapshots alone; None where that is not known."""
+        return self._learned.has_snapshots
 
     def loss(self, blocks: Blocks, found: Outlook, upto_tokens: int) -> Loss | None:
         """What it let go of a prompt up to a length; None where it did not, or that has been forgotten."""
@@ -320,7 +271,7 @@ class Belief:
         )
 
     def _new_cache(self) -> EngineCache:
-        cache = EngineCache(self.pools.spec())
+        cache = EngineCache(self.pools.spec(has_snapshots=self._learned.has_states))
         cache.on_lost = self._lost
         return cache
 
@@ -364,10 +315,10 @@ class Belief:
 
     def _apply(self) -> None:
         """Make the cache as large as its pools are believed to be."""
-        self.cache.pool_tokens = self._tokens.size
-        if self._slots.size != self.pools.slots:
-            self.pools = replace(self.pools, slots=self._slots.size)
-            self.cache.spec = self.pools.spec(has_snapshots=True)
+        learned = self._learned
+        self.cache.pool_tokens = learned.tokens.size
+        self.pools = replace(self._said, slots=learned.slots.size)
+        self.cache.become(self.pools.spec(has_snapshots=learned.has_states))
 
 
 class Pace:

@@ -242,12 +242,20 @@ class EngineCache(PrefixCache):
                 self._drop_snapshot(node)
             end -= len(node.hashes)
 
-    def assume_snapshots(self) -> None:
-        """The state is saved at the end of every prompt that is held: to be said of a cache that was taken for one without."""
-        for node in self._order:
-            if not node.children and not node.snapshot:
-                node.snapshot = True
-                self.snapshots[node] = node.touched_at
+    def become(self, spec: CacheSpec) -> None:
+        """It is of other sizes than it was taken for, or of another kind.
+
+        Where snapshots were not thought of, one is assumed at the end of every prompt that is held.
+        """
+        before, self.spec = self.spec.snapshots, spec
+        if before is None and spec.snapshots is not None:
+            for node in self._order:
+                if not node.children:
+                    node.snapshot = True
+                    self.snapshots[node] = node.touched_at
+        elif spec.snapshots is None:
+            while self.snapshots:
+                self._drop_snapshot(next(iter(self.snapshots)))
 
     def least_used(self) -> Iterator[Node]:
         """What the device holds, in the order in which it would go."""
