@@ -184,7 +184,8 @@ class Belief:
         if sought.tokens >= TRUSTED_TOKENS and cached_tokens < sought.tokens / 2:
             pool = None
             if sought.used_at is not None and not sought.in_use:
-                pool = learned.lost(*self._distances(blocks, sought, running=self.cache.running))
+                distances = self._distances(blocks, sought, running=self.cache.running)
+                pool = learned.lost(*distances, used_tokens=self.cache.used_tokens)
             if learned.has_states and pool != "token_pool":
                 # Snapshots go one by one: those of other conversations may still be there.
                 self.cache.trim_snapshots(blocks, depth, lost_to)

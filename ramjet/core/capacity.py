@@ -3,7 +3,7 @@
 A pool that lets go of what was used least recently loses a thing when enough others have been used since. How much that
 is, the thing itself included, is its distance: what was lost at a distance shows that the pool is smaller than that, and
 what was found though it was believed to be gone, that it is larger than believed. Reports may be odd, so each moves
-little. Where nobody has said how large a pool is, the first loss beyond all that was found says it.
+little. Where nobody has said how large a pool is, three losses beyond all that was found say it, by the middle one.
 
 A hybrid replica has two pools, and a report teaches only of the one that can have been used up. Nothing but arithmetic is
 done here: what is at which distance, `beliefs` sees.
@@ -21,7 +21,8 @@ SURE_REPORTS = 5
 """So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
 
 SURE_LOSSES = 3
-"""So many losses while the token pool had room: there is another pool, that of snapshots."""
+"""So many losses while the token pool had room: there is another pool, that of snapshots. And so many beyond all that was
+found say how large a pool is of which nobody has said that: a single one may have any reason."""
 
 ROOM = 0.7
 """What was lost at less than this part of the token pool was lost while it had room. Not nearer to all of it: answers
@@ -46,7 +47,9 @@ class Capacity:
         self._ceiling: float = told or 0.0
         """What it drifts up to."""
         self._found: float = 0.0
-        """The largest distance at which something was found, as long as the size is not known."""
+        """The largest distance at which something was found, as long as the size is not known..."""
+        self._lost: list[int] = []
+        """...and those at which something was lost beyond that."""
 
     @property
     def size(self) -> int | None:
@@ -74,11 +77,13 @@ class Capacity:
     def lost(self, distance: int) -> None:
         """Something was lost at a distance."""
         if self._size is None:
-            if distance > self._found:
-                self._size = self._ceiling = distance
-            else:
+            if distance <= self._found:
                 # One of both is odd: if it is what was found, it is forgotten in time.
-                self._found *= 1 - STEP
+                self._found *= 1 - STEP / 5
+                return
+            self._lost = sorted(each for each in (*self._lost, distance) if each > self._found)
+            if len(self._lost) >= SURE_LOSSES:
+                self._size = self._ceiling = self._lost[len(self._lost) // 2]
             return
         self._ceiling = max(self._size, (1 - STEP / 2) * self._ceiling)
         self._set(max((1 - STEP) * self._size, min(distance, self._size)))
@@ -91,7 +96,8 @@ class Capacity:
     def outlived(self) -> None:
         """Something was found that was believed to have gone for want of room."""
         if self._size is not None:
-            self._set((1 + STEP) * self._size)
+            # What was learned from a few losses may be far too little: nobody would enter, and nothing else would be learned.
+            self._set((1 + (STEP if self._told else 2 * STEP)) * self._size)
             self._ceiling = max(self._size, self._ceiling)
 
     def _set(self, size: float) -> None:
@@ -143,16 +149,23 @@ class Capacities:
         if self._told.slots is None:
             self.slots, self.has_states = Capacity(None), False
 
-    def lost(self, tokens: int, slots: int) -> Lost | None:
-        """Something was gone that had these distances: learn of the pool that was the reason; None where it is not known."""
-        part = tokens / self.tokens.least if self.tokens.least else 0.0
-        if not self.has_states and self._on_grid >= 0 and part < ROOM and self.tokens.least:
-            self._odd += 1
-            self.has_states = self._odd >= SURE_LOSSES and self._on_grid >= SURE_REPORTS
-            return None
-        if self.has_states and part < (ROOM if self.slots.size is None else slots / self.slots.size):
+    def lost(self, tokens: int, slots: int, *, used_tokens: int) -> Lost | None:
+        """Something was gone that had these distances: learn of the pool that was the reason; None where it is not known.
+
+        Args:
+            tokens: its distance in the token pool.
+            slots: its distance in the snapshot pool.
+            used_tokens: what is believed to be used of the token pool.
+        """
+        known = self.tokens.size
+        part = tokens / known if known else 0.0
+        if self.has_states and part < (ROOM if self.slots.size is None else slots / self.slots.least):
             self.slots.lost(slots)
             return "snapshot_pool"
+        if known and part < ROOM:
+            self._odd += used_tokens < ROOM * known
+            self.has_states |= self._odd >= SURE_LOSSES and self._on_grid >= SURE_REPORTS
+            return None
         self.tokens.lost(tokens)
         return "token_pool"
 

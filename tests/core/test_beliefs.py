@@ -127,11 +127,14 @@ def test_reports_teach_how_much_of_the_pool_conversations_get() -> None:
     """
     belief = Belief(Pools(tokens=100_000))
     hold(belief, "other", 40_960)
-
     report(belief, "other", 40_960, 1_000, now=1.0)
+    assert belief.pool_tokens == 100_000  # it was not full
+
+    hold(belief, "another", 40_960, 2.0)
+    report(belief, "other", 40_960, 1_000, now=3.0)
     assert belief.pool_tokens == 95_000
 
-    report(belief, "other", 40_960, 40_700, now=2.0)
+    report(belief, "other", 40_960, 40_700, now=4.0)
     assert belief.pool_tokens == 95_190
 
 
@@ -200,7 +203,7 @@ def test_slots_that_nobody_told_are_counted_once_the_token_pool_explains_no_loss
     assert belief.has_snapshots is True
     assert belief.pools.slots is None
 
-    for now in range(6, 11):
+    for now in range(6, 13):
         report(belief, "lost", 20_480, 0, float(now))
     assert belief.pools.slots is not None
     assert belief.pool_tokens == 1_000_000
