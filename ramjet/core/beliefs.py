@@ -185,7 +185,7 @@ class Belief:
             pool = None
             if sought.used_at is not None and not sought.in_use:
                 distances = self._distances(blocks, sought, running=self.cache.running)
-                pool = learned.lost(*distances, used_tokens=self.cache.used_tokens)
+                pool = learned.lost(*distances)
             if learned.has_states and pool != "token_pool":
                 # Snapshots go one by one: those of other conversations may still be there.
                 self.cache.trim_snapshots(blocks, depth, lost_to)

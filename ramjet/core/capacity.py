@@ -21,7 +21,7 @@ SURE_REPORTS = 5
 """So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
 
 SURE_LOSSES = 3
-"""So many losses while the token pool had room: there is another pool, that of snapshots. And so many beyond all that was
+"""So many losses that the token pool does not explain: there is another pool, that of snapshots. And so many beyond all that was
 found say how large a pool is of which nobody has said that: a single one may have any reason."""
 
 ROOM = 0.7
@@ -118,7 +118,7 @@ class Capacities:
         self._on_grid = 0
         """Reported counts that a snapshot could lie at, in a row; less than 0: there was one where none can."""
         self._odd = 0
-        """Losses while the token pool had room."""
+        """Losses far nearer than the token pool is large."""
 
     @property
     def has_snapshots(self) -> bool | None:
@@ -149,21 +149,15 @@ class Capacities:
         if self._told.slots is None:
             self.slots, self.has_states = Capacity(None), False
 
-    def lost(self, tokens: int, slots: int, *, used_tokens: int) -> Lost | None:
-        """Something was gone that had these distances: learn of the pool that was the reason; None where it is not known.
-
-        Args:
-            tokens: its distance in the token pool.
-            slots: its distance in the snapshot pool.
-            used_tokens: what is believed to be used of the token pool.
-        """
+    def lost(self, tokens: int, slots: int) -> Lost | None:
+        """Something was gone that had these distances: learn of the pool that was the reason; None where it is not known."""
         known = self.tokens.size
         part = tokens / known if known else 0.0
         if self.has_states and part < (ROOM if self.slots.size is None else slots / self.slots.least):
             self.slots.lost(slots)
             return "snapshot_pool"
         if known and part < ROOM:
-            self._odd += used_tokens < ROOM * known
+            self._odd += 1
             self.has_states |= self._odd >= SURE_LOSSES and self._on_grid >= SURE_REPORTS
             return None
         self.tokens.lost(tokens)

@@ -100,7 +100,7 @@ def test_a_loss_teaches_of_one_pool_only(losses: list[tuple[int, int]]) -> None:
     both = Capacities(Pools(tokens=500_000, slots=28))
     for tokens, slots in losses:
         before = both.tokens.least, both.slots.least
-        pool = both.lost(tokens, slots, used_tokens=tokens)
+        pool = both.lost(tokens, slots)
         assert pool != "token_pool" or (tokens >= 0.7 * int(before[0]) and tokens / int(before[0]) >= slots / before[1])
         assert both.tokens.least == before[0] or pool == "token_pool"
         assert both.slots.least == before[1] or pool == "snapshot_pool"
