@@ -37,11 +37,13 @@ _LEAST, _MOST = 0.3, 1.3
 class Capacity:
     """One pool's size, in tokens or in slots."""
 
-    def __init__(self, told: int | None) -> None:
+    def __init__(self, told: int | None, *, sure_losses: int = SURE_LOSSES) -> None:
         """
         Args:
             told: the size that somebody has said it has; None: nobody has.
+            sure_losses: so many say it where nobody has.
         """
+        self._sure_losses = sure_losses
         self._told = told
         self._size: float | None = told
         self._ceiling: float = told or 0.0
@@ -82,7 +84,7 @@ class Capacity:
                 self._found *= 1 - STEP / 5
                 return
             self._lost = sorted(each for each in (*self._lost, distance) if each > self._found)
-            if len(self._lost) >= SURE_LOSSES:
+            if len(self._lost) >= self._sure_losses:
                 self._size = self._ceiling = self._lost[len(self._lost) // 2]
             return
         self._ceiling = max(self._size, (1 - STEP / 2) * self._ceiling)
@@ -111,7 +113,8 @@ class Capacities:
 
     def __init__(self, told: Pools) -> None:
         self.tokens = Capacity(told.tokens)
-        self.slots = Capacity(told.slots)
+        # Three losses have shown by then that there are slots.
+        self.slots = Capacity(told.slots, sure_losses=1)
         self._told = told
         self.has_states = told.slots is not None
         """Whether snapshots are counted: their pool was told of, or is the only explanation of what was lost."""
@@ -147,7 +150,7 @@ class Capacities:
             return
         self._on_grid = -1
         if self._told.slots is None:
-            self.slots, self.has_states = Capacity(None), False
+            self.slots, self.has_states = Capacity(None, sure_losses=1), False
 
     def lost(self, tokens: int, slots: int) -> Lost | None:
         """Something was gone that had these distances: learn of the pool that was the reason; None where it is not known."""
