@@ -127,13 +127,19 @@ class TimedOffers(Offers):
 
     took_s = 0.0
 
-    def candidates(self, *looking: Any, **how: bool) -> list[Candidate]:
+    def candidates(self, *looking: Any, **how: bool) -> Iterator[Candidate]:
         """As any; what it takes is added up."""
         began = process_time()
-        try:
-            return super().candidates(*looking, **how)
-        finally:
-            self.took_s += process_time() - began
+        found = list(super().candidates(*looking, **how))
+        self.took_s += process_time() - began
+        return iter(found)
+
+    def is_free_somewhere(self, *looking: Any) -> bool:
+        """The same."""
+        began = process_time()
+        found = super().is_free_somewhere(*looking)
+        self.took_s += process_time() - began
+        return found
 
 
 class Timed(Router):

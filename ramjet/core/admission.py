@@ -257,7 +257,7 @@ class Admission(Generic[T]):
         return candidate.is_full and candidate.fits and self._account(candidate.replica).drained_for is None
 
     def _is_free(self, candidate: Candidate, who: T | None = None) -> bool:
-        return self._is_possible(candidate, who) and self.terms.costs_nothing(candidate)
+        return self.terms.costs_nothing(candidate) and self._is_possible(candidate, who)
 
     def _free(self, ranked: Sequence[Scored], home: str | None, who: T | None) -> Scored | None:
         free = next((each for each in ranked if self._is_free(each.candidate, who)), None)

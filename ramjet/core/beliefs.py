@@ -67,6 +67,9 @@ class Belief:
         """What is believed of its pools: what was said, and as many slots as reports have taught."""
         self._said = pools
         self._learned = Capacities(pools)
+        self.most_running = pools.most_running
+        """Requests that may run there beside each other; None for no limit. Of what was said and what was learned of its
+        slots, whatever is more: to run too few costs more than too many."""
         self.life = 0
         """Rises with every restart of the replica."""
         self._evictions = Evictions() if evictions is None else evictions
@@ -78,12 +81,13 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
-        # What prompts found, by their first block, and for which version that is true.
-        self._outlooks: dict[int, tuple[Match, list[Node], int]] = {}
+        # What prompts found, by their first block: the match, its runs, the snapshots on them, and how many blocks of it
+        # can be reused by a prompt that goes on. And for which version that is true.
+        self._outlooks: dict[int, tuple[Match, list[Node], int, int]] = {}
         self._outlooks_of = 0
         # What would go first; for which version and pace, and when, that was worked out.
         self._losses: Losses
-        self._losses_of: tuple[int, float] | None = None
+        self._losses_of = -1, 1.0
         self._losses_at = -math.inf
 
     @property
@@ -98,15 +102,6 @@ class Belief:
         self.version += 1
         self._apply()
 
-    @property
-    def most_running(self) -> int | None:
-        """Requests that may run there beside each other; None for no limit.
-
-        Of what was said and what was learned of its slots, whatever is more: to run too few costs more than too many.
-        """
-        most = [each.most_running for each in (self._said, self.pools)]
-        return max((each for each in most if each is not None), default=None)
-
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         """What a prompt would find there. Changes nothing."""
         if self._outlooks_of != self.version:
@@ -118,8 +113,12 @@ class Belief:
             if found.node is None:
                 return Outlook(Hit(0, 0, 0), [], 0)
             path = list(found.node.path())
-            known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path)
-        found, path, slots = known
+            depth = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found).depth
+            known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path), depth
+        found, path, slots, depth = known
+        known_tokens = blocks.tokens(found.depth)
+        if known_tokens < prompt_tokens:
+            return Outlook(Hit(depth, blocks.tokens(depth), known_tokens), path, slots)
         return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots)
 
     def fits(self, outlook: Outlook, prompt_tokens: int) -> bool:
@@ -297,7 +296,8 @@ class Belief:
             most_s: when to stop counting.
         """
         pace = self.pace.factor
-        if self._losses_of != (self.version, pace) or now - self._losses_at >= KNOWN_S:
+        version, of_pace = self._losses_of
+        if version != self.version or of_pace != pace or now - self._losses_at >= KNOWN_S:
             self._losses, self._losses_of, self._losses_at = Losses(self.cache, prices, pace), (self.version, pace), now
         tokens = prompt_tokens - outlook.hit.tokens
         slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
@@ -319,6 +319,8 @@ class Belief:
         learned = self._learned
         self.cache.pool_tokens = learned.tokens.size
         self.pools = replace(self._said, slots=learned.slots.size)
+        most = (self._said.most_running, self.pools.most_running)
+        self.most_running = max((each for each in most if each is not None), default=None)
         self.cache.become(self.pools.spec(has_snapshots=learned.has_states))
 
 

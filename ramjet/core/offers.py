@@ -5,10 +5,10 @@ Looking changes nothing that anybody decides by; whoever wants a place has to bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ramjet.core.beliefs import Belief
+from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.losses import Prices
@@ -20,6 +20,8 @@ from ramjet.core.visit import Lease, Visit
 
 _LEAD_S = 0.3
 """A reading that ends sooner than this keeps nobody out."""
+_IDLE = 0.0, 0, 0.0
+"""How a replica stands where nobody reads."""
 
 
 class Offers:
@@ -74,72 +76,61 @@ class Offers:
     def candidates(
         self,
         visit: Visit,
-        replicas: Sequence[Replica],
+        replicas: Iterable[Replica],
         long_tokens: Mapping[str, int],
         now: float,
         *,
         counts_all: bool = True,
-    ) -> list[Candidate]:
-        """These replicas as a request sees them; `long_tokens` by name, `counts_all` as for one of them."""
-        prices = self.prices(now)
-        return [
-            self.candidate(visit, each, long_tokens.get(each.name, 0), prices, now, counts_all=counts_all)
-            for each in replicas
-        ]
+    ) -> Iterator[Candidate]:
+        """These replicas as a request sees them, each looked at when it is asked for.
 
-    def candidate(
-        self,
-        visit: Visit,
-        replica: Replica,
-        long_tokens: int,
-        prices: Prices,
-        now: float,
-        *,
-        counts_all: bool = True,
-    ) -> Candidate:
-        """A replica as a request sees it; without `counts_all`, the harm there counts until it is not free any more."""
-        belief, reading, terms = self._beliefs[replica.name], self.policy.reading, self.policy.terms
-        pace = belief.pace.factor
-        queue_s, cold_reads, between_s = self._standing(replica, now)
-        matched = own = 0
-        found_s = harm_s = 0.0
-        fits = True
-        if visit.usable is not None and visit.turn is not None:
-            prompt_tokens, conversation = visit.prompt_tokens, visit.turn.conversation
-            outlook = belief.outlook(visit.usable, prompt_tokens)
-            if self.policy.affinity:
-                matched = outlook.hit.tokens
-                own = max(0, matched - visit.shared_tokens)
-                found_s = pace * reading.seconds(matched - own, matched) if own else 0.0
-            most_s = 2 * terms.most_allowance_s
-            if not counts_all:
-                most_s = min(most_s, terms.free_upto_s(found_s))
-            harm_s = belief.harm_s(outlook, prompt_tokens, conversation, prices, now, most_s=most_s)
-            fits = not replica.in_flight or belief.fits(outlook, prompt_tokens)
-        most = belief.most_running
-        return Candidate(
-            replica=replica.name,
-            identity=replica.url,
-            matched_tokens=matched,
-            own_tokens=own,
-            in_flight=replica.in_flight,
-            queue_s=queue_s,
-            living=self._conversations.living_at[replica.name],
-            long_tokens=long_tokens,
-            pool_tokens=belief.pool_tokens,
-            pace=pace,
-            read_s=round(pace * reading.seconds(matched, visit.prompt_tokens), 6),
-            found_s=found_s,
-            harm_s=harm_s,
-            fits=fits,
-            is_full=most is not None and replica.in_flight >= most,
-            cold_reads=cold_reads,
-            between_s=between_s,
-        )
+        Args:
+            visit: the request.
+            replicas: the replicas.
+            long_tokens: what is to be said of each, by name.
+            now: the time.
+            counts_all: False: the harm there counts until it is not free any more.
+        """
+        # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
+        beliefs, living_at = self._beliefs, self._conversations.living_at
+        read_s, prompt_tokens, prices = self.policy.reading.seconds, visit.prompt_tokens, self._prices(now)
+        for replica in replicas:
+            name, in_flight = replica.name, replica.in_flight
+            belief = beliefs[name]
+            pace, most_running = belief.pace.factor, belief.most_running
+            queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
+            outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, counts_all=counts_all)
+            # In the order of its fields, which is half as dear as by their names.
+            yield Candidate(
+                name,
+                replica.url,
+                matched,
+                own,
+                in_flight,
+                queue_s,
+                living_at[name],
+                long_tokens.get(name, 0),
+                belief.pool_tokens,
+                pace,
+                round(pace * read_s(matched, prompt_tokens), 6),
+                found_s,
+                harm_s,
+                not in_flight or outlook is None or belief.fits(outlook, prompt_tokens),
+                most_running is not None and in_flight >= most_running,
+                cold_reads,
+                between_s,
+            )
 
-    def prices(self, now: float) -> Prices:
-        """What it costs others to lose something."""
-        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
+    def is_free_somewhere(self, visit: Visit, replicas: Iterable[Replica], now: float) -> bool:
+        """Whether a request would push out so little at one of these replicas that entry there is free of charge."""
+        prices, terms = self._prices(now), self.policy.terms
+        for replica in replicas:
+            if replica.queue:
+                self._standing(replica, now)  # who was looked at has been: what it reads is brought up to date
+            *_, found_s, harm_s = self._reuse(visit, self._beliefs[replica.name], prices, now, counts_all=False)
+            if harm_s <= terms.free_upto_s(found_s):
+                return True
+        return False
 
     def read_s(self, belief: Belief, start: int, end: int) -> float:
         """Seconds that a replica takes to read from one length in tokens to another."""
@@ -151,11 +142,30 @@ class Offers:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _reuse(
+        self, visit: Visit, belief: Belief, prices: Prices, now: float, *, counts_all: bool
+    ) -> tuple[Outlook | None, int, int, float, float]:
+        """What a prompt finds at a replica, in tokens, and the part of it that only its conversation uses; the seconds
+        that this part saves; and the seconds that others lose."""
+        blocks, shared_tokens, terms = visit.usable, visit.shared_tokens, self.policy.terms
+        if blocks is None or visit.turn is None:
+            return None, 0, 0, 0.0, 0.0
+        outlook = belief.outlook(blocks, visit.prompt_tokens)
+        matched = outlook.hit.tokens if self.policy.affinity else 0
+        own, found_s = 0, 0.0
+        if matched > shared_tokens:
+            own = matched - shared_tokens
+            found_s = belief.pace.factor * self.policy.reading.seconds(shared_tokens, matched)
+        most_s = 2 * terms.most_allowance_s
+        if not counts_all:
+            most_s = min(most_s, terms.free_upto_s(found_s))
+        conversation = visit.turn.conversation
+        harm_s = belief.harm_s(outlook, visit.prompt_tokens, conversation, prices, now, most_s=most_s)
+        return outlook, matched, own, found_s, harm_s
+
     def _standing(self, replica: Replica, now: float) -> tuple[float, int, float]:
         """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long
         one may be that slips in between their slices."""
-        if not replica.queue:
-            return 0.0, 0, 0.0
         known = self._standings.get(replica.name)
         stamp = (now, len(replica.queue), replica.in_flight)
         if known is None or known[0] != stamp:
@@ -169,6 +179,10 @@ class Offers:
             between_s = MOST_SLICES * (self.policy.slice_s or 0.0) if in_slices else 0.0
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), len(cold), between_s)
         return known[1]
+
+    def _prices(self, now: float) -> Prices:
+        """What it costs others to lose something."""
+        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
 
     def _worth(self, owner: object, now: float) -> float:
         """The chance that a conversation comes back for what a replica holds of it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -129,8 +130,16 @@ class Scored(NamedTuple):
     """A candidate with the working of its cost."""
 
     candidate: Candidate
-    costs: Mapping[str, float]
     total_s: float
+    names: Sequence[str] = ()
+    """Of the costs..."""
+    seconds: Sequence[float] = ()
+    """...and each of them, which make up the total."""
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The costs by name; made when somebody asks, for most are never asked for."""
+        return dict(zip(self.names, self.seconds, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,8 @@ class Decision:
     """The rules that refused those."""
     elsewhere_s: float | None = None
     """What even an ideal replica would have cost; None unless that was reason enough to look at none but the first."""
+    best_matched_tokens: int = 0
+    """The most of the prompt that any of those that were looked at is believed to hold."""
 
     @property
     def chosen(self) -> Scored:
@@ -168,7 +179,8 @@ def decide(
     ranked = _rank(ask, allowed, costs) if refused else unruled
     if reason is None or (not reason.endswith("_spill") and ranked[0].candidate is unruled[0].candidate):
         reason = _reason(ask, ranked[0].candidate, everybody)
-    return Decision(ranked, reason, refused, obeyed)
+    best = max(each.matched_tokens for each in everybody)
+    return Decision(ranked, reason, refused, obeyed, best_matched_tokens=best)
 
 
 def _apply(
@@ -195,15 +207,12 @@ def _apply(
 
 
 def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:
-    names = [cost.name for cost in costs]
+    names = tuple(cost.name for cost in costs)
     columns = [cost.seconds(ask, candidates) for cost in costs]
-    workings = zip(*columns, strict=True) if columns else [()] * len(candidates)
-    scored = [
-        Scored(candidate, dict(zip(names, working, strict=True)), sum(working))
-        for candidate, working in zip(candidates, workings, strict=True)
-    ]
+    workings = list(zip(*columns, strict=True)) if columns else [()] * len(candidates)
+    scored = list(map(Scored, candidates, map(sum, workings), repeat(names), workings))
     scored.sort(key=attrgetter("total_s"))
-    breaking = [cost.name for cost in costs if cost.breaks_ties]
+    breaking = [at for at, cost in enumerate(costs) if cost.breaks_ties]
     limit = tied_until_s(scored[0].total_s)
     tied = sum(each.total_s <= limit for each in scored)
     scored[:tied] = sorted(
@@ -211,7 +220,7 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
         key=lambda each: (
             -each.candidate.own_tokens,
             each.candidate.replica != ask.home,
-            sum(each.costs[name] for name in breaking),
+            sum(each.seconds[at] for at in breaking),
             -rendezvous(ask, each.candidate),
         ),
     )

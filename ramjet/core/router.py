@@ -106,15 +106,18 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
-        decision = self._stay(visit, now) or self._glance(visit, now) or self._decide(visit, now)
+        decision = self._stay(visit, now)
+        if decision is None and self._must_wait(visit, now):
+            self._hold(visit, now)
+            return None
+        decision = decision or self._look_around(visit, now)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
         if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
             chosen = self.admission.choose(decision.ranked, self._home(visit))
             if chosen is None and self.policy.terms.mode == "enforce":
-                visit.held_since = now
-                self.admission.hold(visit, self._home(visit), now)
+                self._hold(visit, now)
                 return None
             visit.would_hold = chosen is None
         if chosen is None or self.policy.terms.mode != "enforce":
@@ -131,7 +134,6 @@ class Router:
         if quick and not freed:
             return []
         entered: list[Visit] = []
-        prices = self.offers.prices(now)
 
         def rank(visit: Visit) -> Sequence[Scored]:
             decision = self._decide(visit, now)
@@ -146,8 +148,9 @@ class Router:
             entered.append(visit)
 
         def glance(visit: Visit) -> Iterator[Candidate]:
-            able = self.offers.able(visit)
-            return (self.offers.candidate(visit, each, 0, prices, now) for each in able if each.name in freed)
+            return self.offers.candidates(
+                visit, [each for each in self.offers.able(visit) if each.name in freed], {}, now
+            )
 
         self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
         return entered
@@ -295,7 +298,7 @@ class Router:
         if not able:
             return None
         longs = self.offers.long_tokens(visit, self.offers.smallest_pool(able))
-        candidates = self.offers.candidates(visit, able, longs, now, counts_all=counts_all)
+        candidates = list(self.offers.candidates(visit, able, longs, now, counts_all=counts_all))
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -325,24 +328,48 @@ class Router:
         may_enter = self.policy.terms.mode == "off" or self.admission.choose([here], home.replica) is not None
         if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
             return None
-        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s)
+        best = home.matched_tokens  # the ideal is nobody's
+        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
 
-    def _glance(self, visit: Visit, now: float) -> Decision | None:
-        """The decision of a first look, where it says all that is needed when a request comes; None: look again.
+    def _asks_to_enter(self, visit: Visit) -> bool:
+        """Whether a request that comes may have to wait; not one that no prompt was read from, or that has been placed."""
+        return self.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
 
-        What a request would push out is counted only until it is too much to enter free of charge. Where that is so
-        everywhere, the request is held, however much it is; and where the cheapest is free, the others do not matter if
-        they are dearer by what has been counted.
+    def _must_wait(self, visit: Visit, now: float) -> bool:
+        """Whether a request that comes would push out too much everywhere; it is held then, however much it is."""
+        if not self._asks_to_enter(visit):
+            return False
+        able = self.offers.able(visit)
+        return bool(able) and not self.offers.is_free_somewhere(visit, able, now)
+
+    def _hold(self, visit: Visit, now: float) -> None:
+        visit.held_since = now
+        self.admission.hold(visit, self._home(visit), now)
+
+    def _look_around(self, visit: Visit, now: float) -> Decision | None:
+        """The decision among all replicas; None where there is none.
+
+        What a request would push out is counted only until it is too much to enter free of charge, and to the end only
+        where that matters: nobody is chosen who is dearer so far than who is as good as the cheapest that is free. What
+        costs promise sees to that.
         """
-        if self.policy.terms.mode != "enforce" or visit.turn is None or visit.tried:
-            return None
-        decision = self._decide(visit, now, counts_all=False)
-        if decision is None or self.admission.choose(decision.ranked, None) is None:
-            return decision
-        first = decision.ranked[0]
-        beyond = [each for each in decision.ranked if not self.policy.terms.costs_nothing(each.candidate)]
-        is_clear = all(each.total_s > tied_until_s(first.total_s) for each in beyond) and not decision.refused
-        return decision if is_clear and self.admission.choose(decision.ranked, self._home(visit)) is first else None
+        first_look = self._decide(visit, now, counts_all=False) if self._asks_to_enter(visit) else None
+        if first_look is None or first_look.refused:
+            return self._decide(visit, now)
+        ranked, is_free = first_look.ranked, self.policy.terms.costs_nothing
+        free_s = min((each.total_s for each in ranked if is_free(each.candidate)), default=math.inf)
+        home = self._home(visit)
+        matter = {
+            each.candidate.replica: each.candidate.long_tokens
+            for each in ranked
+            if not is_free(each.candidate) and (each.total_s <= tied_until_s(free_s) or each.candidate.replica == home)
+        }
+        if free_s == math.inf or not matter:
+            return first_look
+        counted = self.offers.candidates(visit, [self.fleet[name] for name in matter], matter, now)
+        known = {each.replica: each for each in counted}
+        candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
+        return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
         if chosen.candidate.replica != decision.chosen.candidate.replica:
@@ -523,6 +550,9 @@ class Router:
             prompt_bytes=arrival.body_bytes,
             estimated_tokens=visit.prompt_tokens,
             matched_tokens=None if lease is None or visit.usable is None else lease.scored.candidate.matched_tokens,
+            best_matched_tokens=None
+            if lease is None or visit.usable is None or visit.decision is None
+            else visit.decision.best_matched_tokens,
             reusable_tokens=reusable,
             usage=usage,
             held_s=visit.held_s,

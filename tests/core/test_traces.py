@@ -56,8 +56,11 @@ class EagerRouter(Router):
     def _stay(self, visit: Visit, now: float) -> Decision | None:
         return None
 
-    def _glance(self, visit: Visit, now: float) -> Decision | None:
-        return None
+    def _must_wait(self, visit: Visit, now: float) -> bool:
+        return False
+
+    def _look_around(self, visit: Visit, now: float) -> Decision | None:
+        return self._decide(visit, now)
 
 
 MODES: tuple[Mode, ...] = ("enforce", "enforce", "observe", "off")
@@ -151,7 +154,7 @@ def test_the_order_of_the_configuration_never_matters(
 class Watched(Router):
     """Looks at every decision as it is made."""
 
-    def _decide(self, visit: Visit, now: float, **how: bool) -> Decision | None:
+    def _decide(self, visit: Visit, now: float, **how: Any) -> Decision | None:
         decision = super()._decide(visit, now, **how)
         able = {replica.name for replica in self.offers.able(visit)}
         assert (decision is None) is (not able)
@@ -160,6 +163,8 @@ class Watched(Router):
             assert sorted([*ranked, *decision.refused]) == sorted(able)
             assert all(decision.refused.values())
             assert decision.elsewhere_s is None
+            seen = self.offers.candidates(visit, self.offers.able(visit), {}, now)
+            assert decision.best_matched_tokens == max(each.matched_tokens for each in seen)
         return decision
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -168,6 +173,7 @@ class Watched(Router):
             (home,) = decision.ranked
             assert decision.elsewhere_s is not None
             assert decision.elsewhere_s > home.total_s
+            assert decision.best_matched_tokens == home.candidate.matched_tokens
         return decision
 
 
