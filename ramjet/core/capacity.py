@@ -15,7 +15,7 @@ from ramjet.core.cache import Lost
 from ramjet.core.pools import Pools
 
 STEP = 0.05
-"""The part of a pool by which one report moves what is believed of its size."""
+"""The part of a pool by which one loss lowers what is believed of its size."""
 
 SURE_REPORTS = 5
 """So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
@@ -30,6 +30,9 @@ that run and other clients take room too, and what was said may be too much."""
 
 _DRIFT = 0.002
 """By which a size grows for each report of something kept: a replica that once had less for us may have more again."""
+_OUTLIVED, _OUTLIVED_UNTOLD = 0.02, 0.1
+"""By which it grows for each report of something kept beyond it, where the size was told and where it was not. What was learned
+from a few losses may be far too little: nobody would enter, and nothing else would be learned."""
 _LEAST, _MOST = 0.3, 1.3
 """Parts of what a pool is said to be, between which reports are believed."""
 
@@ -98,8 +101,7 @@ class Capacity:
     def outlived(self) -> None:
         """Something was found that was believed to have gone for want of room."""
         if self._size is not None:
-            # What was learned from a few losses may be far too little: nobody would enter, and nothing else would be learned.
-            self._set((1 + (STEP if self._told else 2 * STEP)) * self._size)
+            self._set((1 + (_OUTLIVED if self._told else _OUTLIVED_UNTOLD)) * self._size)
             self._ceiling = max(self._size, self._ceiling)
 
     def _set(self, size: float) -> None:

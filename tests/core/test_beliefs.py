@@ -140,7 +140,7 @@ def test_reports_teach_how_much_of_the_pool_conversations_get() -> None:
 
 def test_a_replica_that_keeps_what_was_believed_gone_is_believed() -> None:
     """
-    Its pool grows by 5 % for each such find, up to 1.3 times what was said.
+    Its pool grows by 2 % for each such find, up to 1.3 times what was said.
     """
     belief = Belief(Pools(tokens=100_000))
     sizes = []
@@ -148,8 +148,9 @@ def test_a_replica_that_keeps_what_was_believed_gone_is_believed() -> None:
         report(belief, f"conversation {now % 6}", 20_480, 20_224 if now >= 6 else 0, float(now))
         sizes.append(belief.pool_tokens)
 
-    assert sizes[6:9] == [105_000, 110_250, 115_762]
-    assert 122_880 <= belief.cache.pool_tokens <= 130_000 if belief.cache.pool_tokens else False
+    assert sizes[6:9] == [102_000, 104_040, 106_120]
+    assert sizes[-1] is not None
+    assert 122_880 <= sizes[-1] <= 130_000
 
 
 def test_what_was_never_there_teaches_nothing_when_it_is_found() -> None:
