@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from dataclasses import replace
 from itertools import islice, takewhile
 from typing import NamedTuple
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Lost, Match, Node, Seat
+from ramjet.core.capacity import Capacities
 from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
 from ramjet.core.conversations import Conversation
 from ramjet.core.losses import Losses, Prices
@@ -23,9 +25,6 @@ KNOWN_S = 5.0
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
-
-SURE_REPORTS = 5
-"""So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
 
 _FAR = 128
 """What has more runs before it than this is not about to be pushed out."""
@@ -41,6 +40,19 @@ class Outlook(NamedTuple):
     """Snapshots on that path."""
 
 
+class Sought(NamedTuple):
+    """What a prompt was believed to find when it was sent."""
+
+    tokens: int
+    """What could be reused."""
+    known_tokens: int
+    """What was there, reusable or not."""
+    used_at: float | None
+    """When that was last used; None where there was nothing."""
+    in_use: bool
+    """Whether somebody was using it, so that it was perhaps still to be read."""
+
+
 class Belief:
     """What one replica holds."""
 
@@ -52,14 +64,18 @@ class Belief:
             replica: its name, for that.
         """
         self.pools = pools
+        """What is believed of its pools: what was said, and as many slots as reports have taught."""
+        self._said = pools
+        self._learned = Capacities(pools)
+        self.most_running = pools.most_running
+        """Requests that may run there beside each other; None for no limit. Of what was said and what was learned of its
+        slots, whatever is more: to run too few costs more than too many."""
         self.life = 0
         """Rises with every restart of the replica."""
         self._evictions = Evictions() if evictions is None else evictions
         self._replica = replica
         self._booking: object = None
         """Whose prompt is being booked: what is let go meanwhile is let go for it."""
-        self._on_grid = 0
-        """Reported counts that a snapshot could lie at, in a row; less than 0: there was one where none can."""
         self.cache = self._new_cache()
         self.version = 0
         """Rises with every change of what it holds, so that what was worked out can be used again."""
@@ -73,8 +89,6 @@ class Belief:
         self._losses: Losses
         self._losses_of = -1, 1.0
         self._losses_at = -math.inf
-        self._share = 1.0
-        self._most_share = 1.0
 
     @property
     def pool_tokens(self) -> int | None:
@@ -83,10 +97,10 @@ class Belief:
 
     def resize(self, pools: Pools) -> None:
         """The pools are said to be of another size; what was learned of the part that conversations get stays."""
-        self.pools = pools
-        self.cache.spec = pools.spec()
+        self._said = pools
+        self._learned.resize(pools)
         self.version += 1
-        self._apply_share()
+        self._apply()
 
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         """What a prompt would find there. Changes nothing."""
@@ -132,12 +146,22 @@ class Belief:
             node.owner = owner
         return seat
 
+    def sought(self, blocks: Blocks, prompt_tokens: int) -> Sought:
+        """What a prompt that is about to be booked is believed to find."""
+        found = self.outlook(blocks, prompt_tokens)
+        hit = found.hit
+        states = self.cache.snapshots
+        node = next((node for node in found.path if node.snapshot or self.cache.spec.snapshots is None), None)
+        if node is None:
+            return Sought(hit.tokens, hit.known_tokens, None, in_use=False)
+        return Sought(hit.tokens, hit.known_tokens, states.get(node, node.touched_at), in_use=node.holders > 0)
+
     def report(
         self,
         blocks: Blocks,
         prompt_tokens: int,
         *,
-        believed_tokens: int,
+        sought: Sought,
         cached_tokens: int,
         owner: object,
         now: float,
@@ -148,26 +172,48 @@ class Belief:
         Args:
             blocks: the prompt.
             prompt_tokens: its length.
-            believed_tokens: what was believed to be there when it was sent.
+            sought: what was believed to be there when it was sent.
             cached_tokens: what the engine reused.
             owner: whose it is.
             now: the time of the report.
             lost_to: what it was lost to, as far as that was found out.
         """
-        if cached_tokens and self._on_grid >= 0:
-            self._on_grid = -1 if cached_tokens % self.pools.grid_tokens else self._on_grid + 1
-        if believed_tokens >= TRUSTED_TOKENS and cached_tokens < believed_tokens / 2:
-            # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
-            self.cache.trim(blocks, bisect_right(blocks.ends, cached_tokens), lost_to)
-            self._share = max(0.3, self._share * 0.95)
-        elif believed_tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * believed_tokens:
-            self._share = min(self._most_share, self._share + 0.002)
-        if cached_tokens >= 1.5 * believed_tokens + 4 * TRUSTED_TOKENS:
-            # It kept more than it is said to hold, or than was believed of it.
-            self._most_share = min(1.3, self._most_share * 1.02)
-            self._share = min(1.3, self._share * 1.02)
-        self._apply_share()
+        depth, learned = bisect_right(blocks.ends, cached_tokens), self._learned
+        learned.reported(cached_tokens)
+        if sought.tokens >= TRUSTED_TOKENS and cached_tokens < sought.tokens / 2:
+            pool = None
+            if sought.used_at is not None and not sought.in_use:
+                distances = self._distances(blocks, sought, running=self.cache.running)
+                pool = learned.lost(*distances)
+            if learned.has_states and pool != "token_pool":
+                # Snapshots go one by one: those of other conversations may still be there.
+                self.cache.trim_snapshots(blocks, depth, lost_to)
+            else:
+                # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
+                self.cache.trim(blocks, depth, lost_to)
+        elif sought.tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * sought.tokens:
+            if learned.asks_for_finds and sought.used_at is not None and not sought.in_use:
+                learned.found(*self._distances(blocks, sought))
+            learned.kept()
+        if cached_tokens >= 1.5 * sought.tokens + 4 * TRUSTED_TOKENS:
+            # It kept more than was believed of it: was that for want of room, there is more room.
+            beyond = bisect_right(blocks.ends, sought.tokens)
+            loss = self._evictions.deepest(self._replica, blocks.hashes[:depth], beyond=beyond)
+            if loss is not None:
+                learned.outlived(loss.pool)
+        self._apply()
         self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
+
+    def _distances(self, blocks: Blocks, sought: Sought, *, running: int = 0) -> tuple[int, int]:
+        """Tokens and slots that have been used since what was sought was, itself and so many running requests included."""
+        cache, used_at = self.cache, sought.used_at
+        assert used_at is not None
+        tail = cache.match(blocks).node
+        mine = set() if tail is None else set(tail.path())
+        newer = takewhile(lambda node: node.touched_at > used_at, cache.most_used())
+        tokens = sum(node.tokens for node in newer if node not in mine)
+        states = sum(at > used_at and node not in mine for node, at in cache.snapshots.items())
+        return tokens + sought.tokens, states + 1 + self.pools.private * (running + 1)
 
     def expire(self, before: float) -> None:
         """Forget what was last used before `before` and nobody holds."""
@@ -185,17 +231,15 @@ class Belief:
         """The replica has lost everything; who runs there keeps a seat that leads nowhere."""
         self.version += 1
         self.life += 1
-        self._on_grid = 0
+        self._learned.restarted()
         fresh = self._new_cache()
         fresh.pool_tokens = self.cache.pool_tokens
         self.cache = fresh
 
     @property
     def has_snapshots(self) -> bool | None:
-        """Whether reuse ends at snapshots alone: it is said to have them, or enough reports are where they lie."""
-        if self.pools.slots is not None:
-            return True
-        return False if self._on_grid < 0 else True if self._on_grid >= SURE_REPORTS else None
+        """Whether reuse ends at snapshots alone; None where that is not known."""
+        return self._learned.has_snapshots
 
     def loss(self, blocks: Blocks, found: Outlook, upto_tokens: int) -> Loss | None:
         """What it let go of a prompt up to a length; None where it did not, or that has been forgotten."""
@@ -227,7 +271,7 @@ class Belief:
         )
 
     def _new_cache(self) -> EngineCache:
-        cache = EngineCache(self.pools.spec())
+        cache = EngineCache(self.pools.spec(has_snapshots=self._learned.has_states))
         cache.on_lost = self._lost
         return cache
 
@@ -270,9 +314,14 @@ class Belief:
             saved = max(0, min(outlook.slots + saved, pools.per_path) - outlook.slots)
         return pools.private + saved
 
-    def _apply_share(self) -> None:
-        tokens = self.pools.tokens
-        self.cache.pool_tokens = None if tokens is None else int(tokens * self._share)
+    def _apply(self) -> None:
+        """Make the cache as large as its pools are believed to be."""
+        learned = self._learned
+        self.cache.pool_tokens = learned.tokens.size
+        self.pools = replace(self._said, slots=learned.slots.size)
+        most = (self._said.most_running, self.pools.most_running)
+        self.most_running = max((each for each in most if each is not None), default=None)
+        self.cache.become(self.pools.spec(has_snapshots=learned.has_states))
 
 
 class Pace:

@@ -86,6 +86,14 @@ class Evictions:
                 last = loss
         return last
 
+    def deepest(self, replica: str, hashes: Sequence[int], *, beyond: int) -> Loss | None:
+        """The loss farthest down a prompt, beyond so many blocks, for which a pool was short; None if there was none."""
+        for block in reversed(hashes[beyond:]):
+            loss = self._losses.get((replica, block))
+            if loss is not None and loss.pool != "per_path":
+                return loss
+        return None
+
 
 class Pressure(NamedTuple):
     """How short of room a replica was believed to be when a request was sent there. A tuple: each request makes one."""

@@ -97,7 +97,7 @@ class Offers:
         for replica in replicas:
             name, in_flight = replica.name, replica.in_flight
             belief = beliefs[name]
-            pace, most_running = belief.pace.factor, belief.pools.most_running
+            pace, most_running = belief.pace.factor, belief.most_running
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
             outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, counts_all=counts_all)
             # In the order of its fields, which is half as dear as by their names.

@@ -35,15 +35,15 @@ class Pools:
             grid_tokens=self.grid_tokens,
         )
 
-    def spec(self) -> CacheSpec:
-        """The cache that such a replica has."""
+    def spec(self, *, has_snapshots: bool = False) -> CacheSpec:
+        """The cache that such a replica has; with snapshots where their number is known, or they are known to be there."""
         return CacheSpec(
             pool_tokens=self.tokens,
             page_tokens=1,
             reads_last=False,
             chunk_tokens=self.chunk_tokens or CHUNK_TOKENS,
             snapshots=None
-            if self.slots is None
+            if self.slots is None and not has_snapshots
             else Snapshots(
                 slots=self.slots, per_path=self.per_path, private=self.private, grid_tokens=self.grid_tokens
             ),
@@ -55,4 +55,4 @@ class Pools:
 
         Each takes the slots of one and a half conversations, so a third of the pool is theirs.
         """
-        return None if self.slots is None else max(1, self.slots // (3 * self.private))
+        return None if self.slots is None else max(1, round(self.slots / (3 * self.private)))

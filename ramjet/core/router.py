@@ -403,6 +403,7 @@ class Router:
         if visit.usable is not None and visit.turn is not None:
             lease.believed_depth = belief.cache.match(visit.usable).depth
             lease.clues = self._clues(visit, replica.name, visit.usable, visit.turn)
+            lease.sought = belief.sought(visit.usable, visit.prompt_tokens)
             # Booked before it is read: whoever comes next with the same prefix will find it there.
             lease.cache = belief.cache
             lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
@@ -517,15 +518,12 @@ class Router:
             conversation.prompt_bytes = size_bytes
             conversation.prompt_tokens = usage.prompt_tokens
             self.conversations.measure(conversation, usage.prompt_tokens)
-        if usage.cached_tokens is not None:
-            believed = lease.scored.candidate.matched_tokens
-            if not self.policy.affinity:
-                believed = visit.usable.tokens(lease.believed_depth)
+        if usage.cached_tokens is not None and lease.sought is not None:
             cause = None if lease.clues is None else lease.clues.cause(usage.cached_tokens)
             lease.belief.report(
                 visit.usable,
                 visit.prompt_tokens,
-                believed_tokens=believed,
+                sought=lease.sought,
                 cached_tokens=usage.cached_tokens,
                 owner=conversation,
                 now=now,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ramjet.core.beliefs import Belief
+from ramjet.core.beliefs import Belief, Sought
 from ramjet.core.cache import Blocks, EngineCache, Seat
 from ramjet.core.causes import Clues
 from ramjet.core.conversations import Turn
@@ -85,6 +85,8 @@ class Lease:
     """When the prompt will have been read, if everything goes as expected."""
     believed_depth: int = 0
     """Blocks believed to be there when it was placed, reusable or not."""
+    sought: Sought | None = None
+    """What it was believed to find there."""
     clues: Clues | None = None
     """What was known when it was placed, in case that less of the prompt is there than could be."""
     cache: EngineCache | None = None

@@ -113,32 +113,104 @@ def test_without_facts_nothing_is_ever_pushed_out() -> None:
     assert belief.fits(belief.outlook(prompt("mine", 512_000), 512_000), 512_000)
 
 
+def report(belief: Belief, name: str, tokens: int, cached_tokens: int, now: float) -> None:
+    """A conversation's prompt was sent there, and this much of it was reused."""
+    blocks = prompt(name, tokens)
+    sought = belief.sought(blocks, tokens)
+    hold(belief, name, tokens, now)
+    belief.report(blocks, tokens, sought=sought, cached_tokens=cached_tokens, owner=OTHER, now=now)
+
+
 def test_reports_teach_how_much_of_the_pool_conversations_get() -> None:
     """
-    Less than half of what was believed: the pool is 5 % smaller, and what grew from there is forgotten.
+    Less than half of what was believed: the pool is 5 % smaller. All of it: it grows again, slowly.
     """
     belief = Belief(Pools(tokens=100_000))
-    blocks = prompt("other", 40_960)
     hold(belief, "other", 40_960)
+    report(belief, "other", 40_960, 1_000, now=1.0)
+    assert belief.pool_tokens == 100_000  # it was not full
 
-    belief.report(blocks, 40_960, believed_tokens=40_960, cached_tokens=1_000, owner=OTHER, now=1.0)
+    hold(belief, "another", 40_960, 2.0)
+    report(belief, "other", 40_960, 1_000, now=3.0)
     assert belief.pool_tokens == 95_000
 
-    belief.report(blocks, 40_960, believed_tokens=40_960, cached_tokens=40_700, owner=OTHER, now=2.0)
-    assert belief.pool_tokens == 95_200
+    report(belief, "other", 40_960, 40_700, now=4.0)
+    assert belief.pool_tokens == 95_190
 
 
-def test_a_replica_that_keeps_more_than_it_should_is_believed() -> None:
+def test_a_replica_that_keeps_what_was_believed_gone_is_believed() -> None:
     """
-    It found far more than it was said to hold: up to 1.3 times, whatever the configuration says.
+    Its pool grows by 2 % for each such find, up to 1.3 times what was said.
     """
     belief = Belief(Pools(tokens=100_000))
+    sizes = []
     for now in range(60):
-        name = f"other {now}"
-        hold(belief, name, 10_240)
-        belief.report(prompt(name, 40_960), 40_960, believed_tokens=0, cached_tokens=40_000, owner=OTHER, now=now)
+        report(belief, f"conversation {now % 6}", 20_480, 20_224 if now >= 6 else 0, float(now))
+        sizes.append(belief.pool_tokens)
 
-    assert belief.pool_tokens == 130_000
+    assert sizes[6:9] == [102_000, 104_040, 106_120]
+    assert sizes[-1] is not None
+    assert 122_880 <= sizes[-1] <= 130_000
+
+
+def test_what_was_never_there_teaches_nothing_when_it_is_found() -> None:
+    """
+    A prompt that others sent past Ramjet says nothing of how large the pool is.
+    """
+    belief = Belief(Pools(tokens=100_000))
+    for now in range(20):
+        report(belief, f"other {now}", 10_240, 10_240, float(now))
+
+    assert belief.pool_tokens == 100_000
+
+
+def test_a_loss_while_somebody_reads_the_same_teaches_nothing() -> None:
+    """
+    Of two prompts that come at once, the second finds what the first has read by then: that is no want of room.
+    """
+    belief = Belief(Pools(tokens=100_000))
+    belief.book(prompt("other", 40_960), 40_960, OTHER, 0.0)
+
+    report(belief, "other", 40_960, 6_100, now=1.0)
+    assert belief.pool_tokens == 100_000
+
+
+def test_one_prompt_that_lost_its_snapshots_does_not_take_those_of_others() -> None:
+    """
+    They went one by one, with slots short and tokens not: what grew from the same prompt is still believed.
+    """
+    belief = Belief(Pools(tokens=400_000, slots=12, private=3))
+    for now, name in enumerate(("one", "other")):
+        hold(belief, name, 5_120, float(now))
+        blocks = prompt(name, 10_240, shared_tokens=4_096)
+        belief.cache.leave(belief.book(blocks, 10_240, OTHER, float(now)), float(now))
+    one, other = (prompt(name, 10_240, shared_tokens=4_096) for name in ("one", "other"))
+    before = belief.outlook(other, 10_240).hit.tokens
+    sought = belief.sought(one, 10_240)
+    assert before == sought.tokens == 10_240
+
+    belief.report(one, 10_240, sought=sought, cached_tokens=0, owner=OTHER, now=5.0)
+    assert belief.outlook(other, 10_240).hit.tokens == before
+    assert belief.outlook(one, 10_240).hit.tokens == 10_240
+
+
+def test_slots_that_nobody_told_are_counted_once_the_token_pool_explains_no_loss() -> None:
+    """
+    Counts on the grid alone say little: where pages are large, all of them are. Losses far from a full pool say the rest.
+    """
+    belief = Belief(Pools(tokens=1_000_000))
+    for now in range(6):
+        report(belief, "kept", 20_480, 20_480, float(now))
+    seen = [(belief.has_snapshots, belief.most_running, belief.pool_tokens)]
+
+    for now in range(6, 13):
+        report(belief, "lost", 20_480, 0, float(now))
+    seen.append((belief.has_snapshots, belief.most_running, belief.pool_tokens))
+
+    report(belief, "beside the grid", 20_480, 320, 13.0)
+    seen.append((belief.has_snapshots, belief.most_running, belief.pool_tokens))
+    assert seen == [(True, None, 1_000_000), (True, 1, 1_000_000), (False, None, 1_000_000)]
+    assert not belief.cache.snapshots
 
 
 # -- how fast it reads ----------------------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ def apply(belief: Belief, seats: list[Seat], event: tuple[Any, ...], now: float)
         belief.cache.leave(seats.pop(rest[0] % len(seats) if kind == "leave" else -1), now)
     if kind == "report":
         blocks, length = prompt(rest[0]), BLOCK * len(rest[0])
-        belief.report(blocks, length, believed_tokens=4_096, cached_tokens=BLOCK, owner=rest[1], now=now)
+        sought = belief.sought(blocks, length)._replace(tokens=4_096)
+        belief.report(blocks, length, sought=sought, cached_tokens=BLOCK, owner=rest[1], now=now)
     if kind == "pace":
         belief.pace.learn(1.0, rest[0])
     if kind == "expire":

@@ -229,9 +229,41 @@ class EngineCache(PrefixCache):
         super().trim(blocks, depth)
         self._trimming = None
 
+    def trim_snapshots(self, blocks: Blocks, depth: int, lost_to: Lost | None = None) -> None:
+        """Forget this prompt's own snapshots beyond its first `depth` blocks: what others have below stays."""
+        found = self.match(blocks)
+        end = found.above + (len(found.node.hashes) if found.node is not None else 0)
+        for node in list(found.node.path()) if found.node is not None else ():
+            if end <= depth:
+                return
+            if node.snapshot and not node.locks and end <= found.depth:
+                if lost_to is not None:
+                    self._tell(node, lost_to)
+                self._drop_snapshot(node)
+            end -= len(node.hashes)
+
+    def become(self, spec: CacheSpec) -> None:
+        """It is of other sizes than it was taken for, or of another kind.
+
+        Where snapshots were not thought of, one is assumed at the end of every prompt that is held.
+        """
+        before, self.spec = self.spec.snapshots, spec
+        if before is None and spec.snapshots is not None:
+            for node in self._order:
+                if not node.children:
+                    node.snapshot = True
+                    self.snapshots[node] = node.touched_at
+        elif spec.snapshots is None:
+            while self.snapshots:
+                self._drop_snapshot(next(iter(self.snapshots)))
+
     def least_used(self) -> Iterator[Node]:
         """What the device holds, in the order in which it would go."""
         return iter(self._order)
+
+    def most_used(self) -> Iterator[Node]:
+        """The same, last first."""
+        return reversed(self._order)
 
     # -- seats ------------------------------------------------------------------------------------------------------
 
