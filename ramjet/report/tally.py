@@ -1,0 +1,368 @@
+"""Counts over the journal's rows, in one pass and little memory; no judgement but core's own.
+
+Rows come as tuples, for there may be a million of them. A turn is an answered prompt, as in the metrics: outcome `ok` and
+a prompt that could be read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ramjet.core.causes import Clues
+from ramjet.core.record import SIZE_CLASSES, Record, size_class, temperature
+from ramjet.core.usage import Usage
+
+LIVING_S = 300.0
+"""A conversation is alive between two turns that are no further apart, as `routing.living_s` has it by default."""
+LONG_WAITS_S = (10.0, 30.0)
+"""The seed's waits."""
+AT_FAULT = frozenset(("upstream_connect", "upstream_reset", "upstream_stall", "timeout_first_byte"))
+"""Outcomes that are a replica's fault, by docs/metrics.md."""
+BUCKETS = 120
+_LEAST_BUCKET_S = 60.0
+_MOST_POINTS = 1_500
+_LONG = SIZE_CLASSES[-1]
+_SMALL = SIZE_CLASSES[0]
+
+
+class Seen(NamedTuple):
+    """A row, as far as it is counted."""
+
+    arrived_at: float
+    id: int
+    conversation: str | None
+    turn: int | None
+    replica: str | None
+    reason: str | None
+    outcome: str
+    estimated_tokens: int
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    matched_tokens: int | None
+    best_matched_tokens: int | None
+    reusable_tokens: int | None
+    ttft_s: float | None
+    duration_s: float
+    held_s: float
+    confined_tokens: int
+    clues: str | None
+
+
+COLUMNS = Seen._fields[2:]
+"""What is asked of the journal; when a request arrived, and its id, come with it."""
+
+
+@dataclass(slots=True)
+class Reuse:
+    """Tokens of turns of which is known what was cached, and what could have been."""
+
+    turns: int = 0
+    prompt_tokens: int = 0
+    reachable_tokens: int = 0
+    """What a cache that forgets nothing would have had."""
+    cached_tokens: int = 0
+    compared_turns: int = 0
+    """Of these, the turns of which is also known what the best replica was believed to hold: for the rest below."""
+    compared_reachable_tokens: int = 0
+    lost_tokens: int = 0
+    """Believed to be at the replica where it went, and not there."""
+    elsewhere_tokens: int = 0
+    """Held by another replica alone."""
+    forgotten_tokens: int = 0
+    """Held by none any more."""
+
+    def add(self, seen: Seen, tokens: int) -> None:
+        """Take in a turn."""
+        cached, reusable = seen.cached_tokens, seen.reusable_tokens
+        if cached is None or reusable is None:
+            return
+        # Engines keep answers too, and what is counted in tokens here is estimated: what was there could be reached.
+        reachable = min(max(reusable, cached), max(tokens, cached))
+        self.turns += 1
+        self.prompt_tokens += tokens
+        self.reachable_tokens += reachable
+        self.cached_tokens += cached
+        matched, best = seen.matched_tokens, seen.best_matched_tokens
+        if matched is None or best is None:
+            return
+        here = min(max(matched, cached), reachable)
+        anywhere = min(max(best, here), reachable)
+        self.compared_turns += 1
+        self.compared_reachable_tokens += reachable
+        self.lost_tokens += here - cached
+        self.elsewhere_tokens += anywhere - here
+        self.forgotten_tokens += reachable - anywhere
+
+    def merge(self, other: Reuse) -> None:
+        """Take in what another has counted."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
+class PeriodTally:
+    """What is counted before a moment and after it."""
+
+    first_at: float | None = None
+    last_at: float | None = None
+    requests: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    turns: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By size class and temperature."""
+    ttft_s: defaultdict[tuple[str, str], array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
+    """The same, of those whose first token was seen."""
+    prompt_tokens: int = 0
+    """Of turns of which is known what was cached..."""
+    cached_tokens: int = 0
+    reported: int = 0
+    """...and how many those are."""
+    reuse: Reuse = field(default_factory=Reuse)
+    causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Cold turns by cause and size class..."""
+    causes_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """...and their seconds to the first token by cause."""
+    first_calls: array[float] = field(default_factory=lambda: array("d"))
+    """Of conversations whose first turn is there: the part of the first large prompt that came from the cache."""
+    held_s: array[float] = field(default_factory=lambda: array("d"))
+    left_s: array[float] = field(default_factory=lambda: array("d"))
+    """How long clients waited that went away before the first token."""
+    confined: int = 0
+
+    def merge(self, other: PeriodTally) -> None:
+        """Take in what came later."""
+        self.first_at = other.first_at if self.first_at is None else self.first_at
+        self.last_at = self.last_at if other.last_at is None else other.last_at
+        for name in ("requests", "prompt_tokens", "cached_tokens", "reported", "confined"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.outcomes += other.outcomes
+        self.turns += other.turns
+        self.causes += other.causes
+        self.reuse.merge(other.reuse)
+        for kind, those in other.ttft_s.items():
+            self.ttft_s[kind].extend(those)
+        for cause, seconds in other.causes_s.items():
+            self.causes_s[cause] += seconds
+        self.first_calls.extend(other.first_calls)
+        self.held_s.extend(other.held_s)
+        self.left_s.extend(other.left_s)
+
+
+@dataclass(slots=True)
+class ReplicaTally:
+    """What is counted for one replica."""
+
+    turns: int = 0
+    judged: int = 0
+    """Warm, partial or cold."""
+    cold: int = 0
+    cold_s: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    reported: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class ConversationTally:
+    """What is counted for one conversation, of its later turns."""
+
+    turns: int = 0
+    cold: int = 0
+    cold_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Bucket:
+    """What is counted in one stretch of time."""
+
+    judged: int = 0
+    cold: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    waits: int = 0
+    """Over 10 s."""
+
+
+class Points:
+    """A bounded number of points, evenly chosen from all that come."""
+
+    def __init__(self, most: int = _MOST_POINTS) -> None:
+        self.kept: list[tuple[int, float]] = []
+        self._most = most
+        self._every = 1
+        self._came = 0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Take in a point."""
+        if not self._came % self._every:
+            self.kept.append((tokens, seconds))
+            if len(self.kept) >= 2 * self._most:
+                self.kept = self.kept[::2]
+                self._every *= 2
+        self._came += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Who pushed out whom, and of which pool."""
+
+    by: str
+    victim: str
+    cause: str
+
+
+class Tally:
+    """Everything that is counted.
+
+    Args:
+        first_at: when the first request arrived, seconds since 1970...
+        last_at: ...and the last.
+        split_at: where "before" ends and "after" begins; None for one period.
+        clues: reads what was known of a cold turn.
+    """
+
+    def __init__(
+        self, first_at: float, last_at: float, *, split_at: float | None, clues: Callable[[str], Clues | None]
+    ) -> None:
+        self._clues = clues
+        self._split_at = split_at
+        self.before = PeriodTally()
+        self.after = PeriodTally()
+        self.first_at = first_at
+        self.bucket_s = max(_LEAST_BUCKET_S, (last_at - first_at) / BUCKETS)
+        self.buckets: defaultdict[int, Bucket] = defaultdict(Bucket)
+        self.replicas: defaultdict[str, ReplicaTally] = defaultdict(ReplicaTally)
+        self.conversations: defaultdict[str, ConversationTally] = defaultdict(ConversationTally)
+        self.minutes: defaultdict[int, dict[str, tuple[str, int]]] = defaultdict(dict)
+        """By minute since 1970: the long conversations that are alive, with their replicas and tokens."""
+        self.pushed: Counter[Pushed] = Counter()
+        self.pushed_s: defaultdict[Pushed, float] = defaultdict(float)
+        self.pushed_long: Counter[tuple[str, str]] = Counter()
+        """By who pushed them out and the pool: cold turns of long prompts."""
+        self.moved: Counter[str] = Counter()
+        """Cold turns that were moved, by the reason of the move."""
+        self.points: defaultdict[str, Points] = defaultdict(Points)
+        """Prompt tokens and TTFT by temperature."""
+        self._awaiting: set[str] = set()
+        """Conversations whose first large prompt is still to come."""
+        self._long_until: dict[str, float] = {}
+
+    @property
+    def whole(self) -> PeriodTally:
+        """Both periods together."""
+        if self._split_at is None:
+            return self.before
+        both = PeriodTally()
+        both.merge(self.before)
+        both.merge(self.after)
+        return both
+
+    def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Take in rows in the order of their arrival."""
+        split_at = self._split_at
+        for row in rows:
+            seen = Seen._make(row)
+            period = self.before if split_at is None or seen.arrived_at < split_at else self.after
+            if period.first_at is None:
+                period.first_at = seen.arrived_at
+            period.last_at = seen.arrived_at
+            period.requests += 1
+            period.outcomes[seen.outcome] += 1
+            if seen.held_s:
+                period.held_s.append(seen.held_s)
+            if seen.outcome == "ok":
+                if seen.turn is not None:
+                    self._turn(seen, period)
+            elif seen.outcome == "client_disconnect" and seen.ttft_s is None and seen.turn is not None:
+                period.left_s.append(seen.duration_s)
+            elif seen.outcome in AT_FAULT and seen.replica is not None:
+                self.replicas[seen.replica].failures += 1
+
+    def _turn(self, seen: Seen, period: PeriodTally) -> None:
+        tokens = seen.estimated_tokens if seen.prompt_tokens is None else seen.prompt_tokens
+        size, warmth = size_class(tokens), temperature(seen.turn, seen.cached_tokens, seen.reusable_tokens)
+        period.turns[size, warmth] += 1
+        if seen.ttft_s is not None:
+            period.ttft_s[size, warmth].append(seen.ttft_s)
+            self.points[warmth].add(tokens, seen.ttft_s)
+        period.confined += seen.confined_tokens > 0
+        period.reuse.add(seen, tokens)
+        bucket = self.buckets[int((seen.arrived_at - self.first_at) / self.bucket_s)]
+        replica = self.replicas[seen.replica or ""]
+        replica.turns += 1
+        bucket.waits += seen.ttft_s is not None and seen.ttft_s > LONG_WAITS_S[0]
+        if seen.cached_tokens is not None:
+            cached = seen.cached_tokens
+            for each in (period, replica, bucket):
+                each.prompt_tokens += tokens
+                each.cached_tokens += cached
+            period.reported += 1
+            replica.reported += 1
+        if warmth in {"warm", "partial", "cold"}:
+            bucket.judged += 1
+            replica.judged += 1
+        if seen.conversation is not None:
+            self._of_conversation(seen, period, tokens, size)
+        if warmth == "cold":
+            bucket.cold += 1
+            self._cold(seen, period, replica, size)
+
+    def _of_conversation(self, seen: Seen, period: PeriodTally, tokens: int, size: str) -> None:
+        conversation = seen.conversation
+        assert conversation is not None
+        if seen.turn == 1:
+            self._awaiting.add(conversation)
+        else:
+            self.conversations[conversation].turns += 1
+        if size != _SMALL and conversation in self._awaiting:
+            self._awaiting.discard(conversation)
+            if seen.cached_tokens is not None and tokens:
+                period.first_calls.append(min(1.0, seen.cached_tokens / tokens))
+        if size == _LONG:
+            self._long(conversation, seen, tokens)
+
+    def _long(self, conversation: str, seen: Seen, tokens: int) -> None:
+        begins, ends = seen.arrived_at, seen.arrived_at + seen.duration_s
+        until = self._long_until.get(conversation)
+        if until is not None:
+            begins = min(begins, until) if begins - until <= LIVING_S else begins
+            ends = max(ends, until)
+        self._long_until[conversation] = ends
+        for minute in range(int(begins // 60), int(ends // 60) + 1):
+            self.minutes[minute][conversation] = seen.replica or "", tokens
+
+    def _cold(self, seen: Seen, period: PeriodTally, replica: ReplicaTally, size: str) -> None:
+        record = Record(
+            request_id="",
+            endpoint="",
+            turn=seen.turn,
+            reusable_tokens=seen.reusable_tokens,
+            usage=Usage(cached_tokens=seen.cached_tokens),
+            clues=None if seen.clues is None else self._clues(seen.clues),
+        )
+        cause, evidence = record.cold_cause, record.cold_evidence
+        assert cause is not None
+        assert evidence is not None
+        seconds = seen.ttft_s or 0.0
+        period.causes[cause, size] += 1
+        period.causes_s[cause] += seconds
+        replica.cold += 1
+        replica.cold_s += seconds
+        if cause == "moved":
+            self.moved[seen.reason or "unknown"] += 1
+        if seen.conversation is None:
+            return
+        conversation = self.conversations[seen.conversation]
+        conversation.cold += 1
+        conversation.cold_s += seconds
+        by = evidence["pushed_out_by"]
+        if by is not None:
+            pushed = Pushed(str(by), seen.conversation, cause)
+            self.pushed[pushed] += 1
+            self.pushed_s[pushed] += seconds
+            if size == _LONG:
+                self.pushed_long[str(by), cause] += 1
