@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from ramjet.core.causes import CAUSES
@@ -23,9 +23,8 @@ from ramjet.report.figures import (
     Together,
     Waits,
 )
-from ramjet.report.tally import LONG_WAITS_S, PeriodTally, Tally
+from ramjet.report.tally import JUDGED, LONG_WAITS_S, Cell, Kind, PeriodTally, Tally
 
-_JUDGED = ("warm", "partial", "cold")
 _MOST_EVICTIONS = 20
 
 
@@ -41,13 +40,17 @@ def percentile(ranked: Sequence[float], share: float) -> float | None:
 
 def period(name: str, tally: PeriodTally) -> Period:
     """The figures of a period."""
-    turns = sum(tally.turns.values())
+    everything = cells(tally)
+    turns = sum(cell.turns for cell in everything)
+    reported = sum(cell.reported for cell in everything)
+    prompt_tokens = sum(cell.prompt_tokens for cell in everything)
+    cached_tokens = sum(cell.cached_tokens for cell in everything)
     cached = Cached(
-        reported_turns=tally.reported,
-        unreported_turns=turns - tally.reported,
-        prompt_tokens=tally.prompt_tokens,
-        cached_tokens=tally.cached_tokens,
-        cached_ratio=ratio(tally.cached_tokens, tally.prompt_tokens),
+        reported_turns=reported,
+        unreported_turns=turns - reported,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
+        cached_ratio=ratio(cached_tokens, prompt_tokens),
     )
     shares, left = sorted(tally.first_calls), tally.left_s
     return Period(
@@ -57,9 +60,9 @@ def period(name: str, tally: PeriodTally) -> Period:
         requests=tally.requests,
         turns=turns,
         outcomes=dict(tally.outcomes.most_common()),
-        sizes=[*(_size(tally, each, (each,)) for each in SIZE_CLASSES), _size(tally, "all", SIZE_CLASSES)],
+        sizes=[*(_size(tally, each, size=each) for each in SIZE_CLASSES), _size(tally, "all")],
         cached=cached,
-        ttft=[*(_waits(tally, each, (each,)) for each in TEMPERATURES), _waits(tally, "all", TEMPERATURES)],
+        ttft=[*(_waits(tally, each, temperature=each) for each in TEMPERATURES), _waits(tally, "all")],
         reuse=_reach(tally),
         causes=_causes(tally),
         first_calls=FirstCalls(
@@ -77,28 +80,38 @@ def period(name: str, tally: PeriodTally) -> Period:
     )
 
 
-def _size(tally: PeriodTally, name: str, sizes: Sequence[str]) -> SizeClass:
-    by = {warmth: sum(tally.turns[size, warmth] for size in sizes) for warmth in TEMPERATURES}
-    timed = {warmth: [tally.ttft_s.get((size, warmth), ()) for size in sizes] for warmth in TEMPERATURES}
-    everybody = [each for those in timed.values() for each in those]
-    over = [sum(seconds > limit for seconds in chain.from_iterable(everybody)) for limit in LONG_WAITS_S]
+def cells(tally: PeriodTally, **kind: str) -> list[Cell]:
+    """Those of one kind; what is not named may be any: `cells(tally, replica="glm-1", temperature="cold")`."""
+    return [
+        cell
+        for key, cell in tally.cells.items()
+        if all(getattr(Kind._make(key), name) == value for name, value in kind.items())
+    ]
+
+
+def _seconds(those: Iterable[Cell]) -> Iterator[float]:
+    return chain.from_iterable(cell.ttft_s for cell in those)
+
+
+def _size(tally: PeriodTally, name: str, **kind: str) -> SizeClass:
+    by = {warmth: sum(cell.turns for cell in cells(tally, temperature=warmth, **kind)) for warmth in TEMPERATURES}
+    everybody = cells(tally, **kind)
+    over = [sum(seconds > limit for seconds in _seconds(everybody)) for limit in LONG_WAITS_S]
     return SizeClass(
         size_class=name,
         turns=sum(by.values()),
         **by,
-        cold_ratio=ratio(by["cold"], sum(by[each] for each in _JUDGED)),
-        timed_turns=sum(map(len, everybody)),
+        cold_ratio=ratio(by["cold"], sum(by[each] for each in JUDGED)),
+        timed_turns=sum(len(cell.ttft_s) for cell in everybody),
         over_10_s=over[0],
         over_30_s=over[1],
-        wait_s=math.fsum(chain.from_iterable(everybody)),
-        cold_wait_s=math.fsum(chain.from_iterable(timed["cold"])),
+        wait_s=math.fsum(_seconds(everybody)),
+        cold_wait_s=math.fsum(_seconds(cells(tally, temperature="cold", **kind))),
     )
 
 
-def _waits(tally: PeriodTally, name: str, warmths: Sequence[str]) -> Waits:
-    ranked = sorted(
-        chain.from_iterable(tally.ttft_s.get((size, warmth), ()) for size in SIZE_CLASSES for warmth in warmths)
-    )
+def _waits(tally: PeriodTally, name: str, **kind: str) -> Waits:
+    ranked = sorted(_seconds(cells(tally, **kind)))
     return Waits(
         temperature=name,
         turns=len(ranked),
@@ -196,7 +209,8 @@ def evictions(tally: Tally) -> list[Eviction]:
         key = pushed.by, pushed.cause
         turns[key] += number
         seconds[key] += tally.pushed_s[pushed]
-        victims[key].add(pushed.victim)
+        if pushed.victim != pushed.by:
+            victims[key].add(pushed.victim)
     found = [
         Eviction(
             by=by,
@@ -230,9 +244,3 @@ def most_telling(tally: Tally) -> str | None:
     those = tally.conversations.items()
     key = max(those, key=lambda each: (each[1].cold_s, each[1].turns), default=None)
     return None if key is None else key[0]
-
-
-def mean(values: Iterable[float]) -> float | None:
-    """The mean; None of no values."""
-    those = list(values)
-    return ratio(math.fsum(those), len(those))

@@ -206,7 +206,7 @@ class Eviction:
     turns: int
     long_turns: int
     conversations: int
-    """How many others lost something."""
+    """How many others lost something; 0 where it pushed out its own."""
     wait_s: float
 
 

@@ -15,7 +15,7 @@ from ramjet.core.usage import Usage
 from ramjet.report import count
 from ramjet.report.figures import Occupancy, Point, Report, Timeline
 from ramjet.report.findings import findings
-from ramjet.report.tally import BUCKETS, COLUMNS, ReplicaTally, Seen, Tally
+from ramjet.report.tally import BUCKETS, COLUMNS, JUDGED, Kind, PeriodTally, Seen, Tally
 
 
 class NothingThere(Exception):
@@ -102,8 +102,9 @@ def gather(
     timeline = None if conversation is None else _timeline(journal, about, question, conversation)
     if question.conversation is not None and timeline is None:
         raise NothingThere(f"{about.path}: no turn of conversation {question.conversation} in that span of time")
-    replicas = _replicas(journal.samples(since, until), tally.replicas, *span)
-    periods = [count.period("all", tally.whole)]
+    whole = tally.whole
+    replicas = _replicas(journal.samples(since, until), whole, tally.failures, *span)
+    periods = [count.period("all", whole)]
     if question.split_at is not None:
         periods += [count.period("before", tally.before), count.period("after", tally.after)]
     report = Report(
@@ -204,7 +205,11 @@ class _Samples:
 
 
 def _replicas(
-    samples: Iterable[tuple[float, Sample]], served: Mapping[str, ReplicaTally], first_at: float, last_at: float
+    samples: Iterable[tuple[float, Sample]],
+    whole: PeriodTally,
+    failures: Mapping[str, int],
+    first_at: float,
+    last_at: float,
 ) -> list[Occupancy]:
     """Each replica that was sampled or has served."""
     stretch_s = max(60.0, (last_at - first_at) / BUCKETS)
@@ -214,42 +219,56 @@ def _replicas(
         if known is None:
             known = seen[sample.replica] = _Samples(sample)
         known.add(sample, int((at - first_at) // stretch_s))
-    names = sorted({*seen, *(name for name in served if name)})
-    return [_occupancy(name, served.get(name, ReplicaTally()), seen.get(name), first_at, stretch_s) for name in names]
+    names = {*seen, *failures, *(Kind._make(key).replica for key in whole.cells)}
+    found = []
+    for name in sorted(names - {""}):
+        looked = seen.get(name) or _Samples(Sample(replica=name, state="unknown"))
+        over_time = [
+            (first_at + number * stretch_s, each.get("tokens"), each.get("slots"))
+            for number, each in sorted(looked.stretches.items())
+        ]
+        found.append(_occupancy(name, whole, failures.get(name, 0), looked, over_time))
+    return found
 
 
 def _occupancy(
-    name: str, served: ReplicaTally, samples: _Samples | None, first_at: float, stretch_s: float
+    name: str,
+    whole: PeriodTally,
+    failures: int,
+    samples: _Samples,
+    over_time: Sequence[tuple[float, float | None, float | None]],
 ) -> Occupancy:
-    nothing = Sample(replica=name, state="unknown")
-    last, sums = (nothing, {}) if samples is None else (samples.last, samples.sums)
+    last, sums = samples.last, samples.sums
     means = {pool: count.ratio(total, number) for pool, (total, number, _) in sums.items()}
     most = {pool: most if number else None for pool, (_, number, most) in sums.items()}
-    stretches = {} if samples is None else samples.stretches
+    served = count.cells(whole, replica=name)
+    cold = count.cells(whole, replica=name, temperature="cold")
+    turns = sum(cell.turns for cell in served)
+    judged = sum(cell.turns for each in JUDGED for cell in count.cells(whole, replica=name, temperature=each))
+    number = sum(cell.turns for cell in cold)
     return Occupancy(
         replica=name,
-        turns=served.turns,
-        judged_turns=served.judged,
-        cold=served.cold,
-        cold_ratio=count.ratio(served.cold, served.judged),
-        cold_wait_s=served.cold_s,
-        cached_ratio=count.ratio(served.cached_tokens, served.prompt_tokens),
-        unreported_turns=served.turns - served.reported,
-        failures=served.failures,
-        samples=0 if samples is None else samples.number,
+        turns=turns,
+        judged_turns=judged,
+        cold=number,
+        cold_ratio=count.ratio(number, judged),
+        cold_wait_s=math.fsum(seconds for cell in cold for seconds in cell.ttft_s),
+        cached_ratio=count.ratio(
+            sum(each.cached_tokens for each in served), sum(each.prompt_tokens for each in served)
+        ),
+        unreported_turns=turns - sum(cell.reported for cell in served),
+        failures=failures,
+        samples=samples.number,
         pool_tokens=last.pool_tokens,
         pool_slots=last.pool_slots,
         per_path=last.per_path,
         host=last.host,
-        tokens_ratio_mean=means.get("tokens"),
-        tokens_ratio_most=most.get("tokens"),
-        slots_ratio_mean=means.get("slots"),
-        slots_ratio_most=most.get("slots"),
-        living_most=None if samples is None else samples.living,
-        down_samples=0 if samples is None else samples.down,
-        pace=None if samples is None else last.pace,
-        over_time=[
-            (first_at + number * stretch_s, each.get("tokens"), each.get("slots"))
-            for number, each in sorted(stretches.items())
-        ],
+        tokens_ratio_mean=means["tokens"],
+        tokens_ratio_most=most["tokens"],
+        slots_ratio_mean=means["slots"],
+        slots_ratio_most=most["slots"],
+        living_most=samples.living if samples.number else None,
+        down_samples=samples.down,
+        pace=last.pace if samples.number else None,
+        over_time=over_time,
     )

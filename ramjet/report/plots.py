@@ -48,18 +48,21 @@ def _time(at: float) -> str:
 def _compared(report: Report) -> Plot | None:
     if len(report.periods) < 3:
         return None
-    data = [
-        {
-            "type": "bar",
-            "name": period.name,
-            "x": [f"{each.size_class} tokens" for each in period.sizes[:-1]],
-            "y": [None if each.cold_ratio is None else 100 * each.cold_ratio for each in period.sizes[:-1]],
-            "customdata": [[each.cold, each.warm + each.partial + each.cold] for each in period.sizes[:-1]],
-            "hovertemplate": "%{y:.1f} %: %{customdata[0]:,} of %{customdata[1]:,} turns<extra>%{fullData.name}</extra>",
-            "marker": {"color": colour},
-        }
-        for period, colour in zip(report.periods[1:], ("#8a8f98", "#2f9e6e"), strict=True)
-    ]
+    places = [at for at in range(len(SIZE_CLASSES)) if any(period.sizes[at].turns for period in report.periods[1:])]
+    data = []
+    for period, colour in zip(report.periods[1:], ("#8a8f98", "#4c7fd0"), strict=True):
+        sizes = [period.sizes[at] for at in places]
+        data.append(
+            {
+                "type": "bar",
+                "name": period.name,
+                "x": [f"{each.size_class} tokens" for each in sizes],
+                "y": [None if each.cold_ratio is None else 100 * each.cold_ratio for each in sizes],
+                "customdata": [[each.cold, each.warm + each.partial + each.cold] for each in sizes],
+                "hovertemplate": "%{y:.1f} %: %{customdata[0]:,} of %{customdata[1]:,} turns<extra>%{fullData.name}</extra>",
+                "marker": {"color": colour},
+            }
+        )
     layout = {"barmode": "group", "yaxis": {"title": {"text": "cold turns, %"}, "rangemode": "tozero"}}
     return Plot("compared", "Before and after", "Share of cold turns by prompt tokens.", data, layout)
 
@@ -89,7 +92,14 @@ def _over_time(report: Report) -> Plot | None:
         "barmode": "group",
         "xaxis": {"type": "date"},
         "yaxis": {"title": {"text": "turns"}, "rangemode": "tozero"},
-        "yaxis2": {"overlaying": "y", "side": "right", "range": [0, 102], "showgrid": False, "title": {"text": "%"}},
+        "yaxis2": {
+            "overlaying": "y",
+            "side": "right",
+            "range": [0, 102],
+            "showgrid": False,
+            "tickvals": [0, 25, 50, 75, 100],
+            "ticksuffix": " %",
+        },
     }
     if report.split_at is not None:
         at = _time(report.split_at)
@@ -161,7 +171,7 @@ def _timeline(report: Report) -> Plot | None:
     layout = {
         "xaxis": {"type": "date"},
         "yaxis": {"title": {"text": "seconds to the first token"}, "rangemode": "tozero"},
-        "yaxis2": {"overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False, "tickformat": "~s"},
+        "yaxis2": {"overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False, "tickmode": "auto"},
     }
     about = "How its prompt grew (grey, right), and how long each turn's first token took."
     return Plot("timeline", f"Conversation {line.conversation}", about, data, layout, 420)

@@ -20,6 +20,8 @@ LIVING_S = 300.0
 """A conversation is alive between two turns that are no further apart, as `routing.living_s` has it by default."""
 LONG_WAITS_S = (10.0, 30.0)
 """The seed's waits."""
+JUDGED = frozenset(("warm", "partial", "cold"))
+"""Temperatures of turns of which it is known how much they reused."""
 AT_FAULT = frozenset(("upstream_connect", "upstream_reset", "upstream_stall", "timeout_first_byte"))
 """Outcomes that are a replica's fault, by docs/metrics.md."""
 BUCKETS = 120
@@ -81,7 +83,9 @@ class Reuse:
         if cached is None or reusable is None:
             return
         # Engines keep answers too, and what is counted in tokens here is estimated: what was there could be reached.
-        reachable = min(max(reusable, cached), max(tokens, cached))
+        # Written out here and below, for calls of min and max would be a tenth of the whole pass.
+        reachable = reusable if reusable < tokens else tokens
+        reachable = reachable if reachable > cached else cached
         self.turns += 1
         self.prompt_tokens += tokens
         self.reachable_tokens += reachable
@@ -89,8 +93,10 @@ class Reuse:
         matched, best = seen.matched_tokens, seen.best_matched_tokens
         if matched is None or best is None:
             return
-        here = min(max(matched, cached), reachable)
-        anywhere = min(max(best, here), reachable)
+        here = matched if matched < reachable else reachable
+        here = here if here > cached else cached
+        anywhere = best if best < reachable else reachable
+        anywhere = anywhere if anywhere > here else here
         self.compared_turns += 1
         self.compared_reachable_tokens += reachable
         self.lost_tokens += here - cached
@@ -104,6 +110,36 @@ class Reuse:
 
 
 @dataclass(slots=True)
+class Cell:
+    """Turns of one replica, size class and temperature."""
+
+    turns: int = 0
+    ttft_s: array[float] = field(default_factory=lambda: array("d"))
+    """Of those whose first token was seen."""
+    reported: int = 0
+    """Of so many it is known what was cached..."""
+    prompt_tokens: int = 0
+    """...and so long were their prompts."""
+    cached_tokens: int = 0
+
+    def merge(self, other: Cell) -> None:
+        """Take in what another has counted."""
+        self.turns += other.turns
+        self.ttft_s.extend(other.ttft_s)
+        self.reported += other.reported
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+
+
+class Kind(NamedTuple):
+    """What the turns of a cell have in common."""
+
+    replica: str
+    size: str
+    temperature: str
+
+
+@dataclass(slots=True)
 class PeriodTally:
     """What is counted before a moment and after it."""
 
@@ -111,15 +147,8 @@ class PeriodTally:
     last_at: float | None = None
     requests: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    turns: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By size class and temperature."""
-    ttft_s: defaultdict[tuple[str, str], array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
-    """The same, of those whose first token was seen."""
-    prompt_tokens: int = 0
-    """Of turns of which is known what was cached..."""
-    cached_tokens: int = 0
-    reported: int = 0
-    """...and how many those are."""
+    cells: defaultdict[tuple[str, str, str], Cell] = field(default_factory=lambda: defaultdict(Cell))
+    """Turns by what `Kind` names."""
     reuse: Reuse = field(default_factory=Reuse)
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Cold turns by cause and size class..."""
@@ -136,34 +165,18 @@ class PeriodTally:
         """Take in what came later."""
         self.first_at = other.first_at if self.first_at is None else self.first_at
         self.last_at = self.last_at if other.last_at is None else other.last_at
-        for name in ("requests", "prompt_tokens", "cached_tokens", "reported", "confined"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.requests += other.requests
+        self.confined += other.confined
         self.outcomes += other.outcomes
-        self.turns += other.turns
         self.causes += other.causes
         self.reuse.merge(other.reuse)
-        for kind, those in other.ttft_s.items():
-            self.ttft_s[kind].extend(those)
+        for kind, cell in other.cells.items():
+            self.cells[kind].merge(cell)
         for cause, seconds in other.causes_s.items():
             self.causes_s[cause] += seconds
         self.first_calls.extend(other.first_calls)
         self.held_s.extend(other.held_s)
         self.left_s.extend(other.left_s)
-
-
-@dataclass(slots=True)
-class ReplicaTally:
-    """What is counted for one replica."""
-
-    turns: int = 0
-    judged: int = 0
-    """Warm, partial or cold."""
-    cold: int = 0
-    cold_s: float = 0.0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    reported: int = 0
-    failures: int = 0
 
 
 @dataclass(slots=True)
@@ -235,7 +248,8 @@ class Tally:
         self.first_at = first_at
         self.bucket_s = max(_LEAST_BUCKET_S, (last_at - first_at) / BUCKETS)
         self.buckets: defaultdict[int, Bucket] = defaultdict(Bucket)
-        self.replicas: defaultdict[str, ReplicaTally] = defaultdict(ReplicaTally)
+        self.failures: Counter[str] = Counter()
+        """Requests that ended by a replica's fault."""
         self.conversations: defaultdict[str, ConversationTally] = defaultdict(ConversationTally)
         self.minutes: defaultdict[int, dict[str, tuple[str, int]]] = defaultdict(dict)
         """By minute since 1970: the long conversations that are alive, with their replicas and tokens."""
@@ -280,36 +294,35 @@ class Tally:
             elif seen.outcome == "client_disconnect" and seen.ttft_s is None and seen.turn is not None:
                 period.left_s.append(seen.duration_s)
             elif seen.outcome in AT_FAULT and seen.replica is not None:
-                self.replicas[seen.replica].failures += 1
+                self.failures[seen.replica] += 1
 
     def _turn(self, seen: Seen, period: PeriodTally) -> None:
         tokens = seen.estimated_tokens if seen.prompt_tokens is None else seen.prompt_tokens
         size, warmth = size_class(tokens), temperature(seen.turn, seen.cached_tokens, seen.reusable_tokens)
-        period.turns[size, warmth] += 1
-        if seen.ttft_s is not None:
-            period.ttft_s[size, warmth].append(seen.ttft_s)
-            self.points[warmth].add(tokens, seen.ttft_s)
-        period.confined += seen.confined_tokens > 0
-        period.reuse.add(seen, tokens)
+        cell = period.cells[seen.replica or "", size, warmth]
         bucket = self.buckets[int((seen.arrived_at - self.first_at) / self.bucket_s)]
-        replica = self.replicas[seen.replica or ""]
-        replica.turns += 1
-        bucket.waits += seen.ttft_s is not None and seen.ttft_s > LONG_WAITS_S[0]
-        if seen.cached_tokens is not None:
-            cached = seen.cached_tokens
-            for each in (period, replica, bucket):
-                each.prompt_tokens += tokens
-                each.cached_tokens += cached
-            period.reported += 1
-            replica.reported += 1
-        if warmth in {"warm", "partial", "cold"}:
+        cell.turns += 1
+        if (ttft_s := seen.ttft_s) is not None:
+            cell.ttft_s.append(ttft_s)
+            self.points[warmth].add(tokens, ttft_s)
+            if ttft_s > LONG_WAITS_S[0]:
+                bucket.waits += 1
+        if (cached := seen.cached_tokens) is not None:
+            cell.reported += 1
+            cell.prompt_tokens += tokens
+            cell.cached_tokens += cached
+            bucket.prompt_tokens += tokens
+            bucket.cached_tokens += cached
+        if warmth in JUDGED:
             bucket.judged += 1
-            replica.judged += 1
+        if seen.confined_tokens:
+            period.confined += 1
+        period.reuse.add(seen, tokens)
         if seen.conversation is not None:
             self._of_conversation(seen, period, tokens, size)
         if warmth == "cold":
             bucket.cold += 1
-            self._cold(seen, period, replica, size)
+            self._cold(seen, period, size)
 
     def _of_conversation(self, seen: Seen, period: PeriodTally, tokens: int, size: str) -> None:
         conversation = seen.conversation
@@ -335,7 +348,7 @@ class Tally:
         for minute in range(int(begins // 60), int(ends // 60) + 1):
             self.minutes[minute][conversation] = seen.replica or "", tokens
 
-    def _cold(self, seen: Seen, period: PeriodTally, replica: ReplicaTally, size: str) -> None:
+    def _cold(self, seen: Seen, period: PeriodTally, size: str) -> None:
         record = Record(
             request_id="",
             endpoint="",
@@ -350,8 +363,6 @@ class Tally:
         seconds = seen.ttft_s or 0.0
         period.causes[cause, size] += 1
         period.causes_s[cause] += seconds
-        replica.cold += 1
-        replica.cold_s += seconds
         if cause == "moved":
             self.moved[seen.reason or "unknown"] += 1
         if seen.conversation is None:

@@ -75,9 +75,7 @@ def written(path: Path, entries: Sequence[Entry], samples: Sequence[tuple[float,
 
 def turn(number: int, *, at: float = 0.0, **more: Any) -> Entry:
     """A warm turn of the seed's 20,000 tokens that arrived so many seconds after `AT`; `more` goes into its record."""
-    usage = Usage(
-        prompt_tokens=more.pop("prompt_tokens", 20_000), cached_tokens=more.pop("cached_tokens", 19_712)
-    )
+    usage = Usage(prompt_tokens=more.pop("prompt_tokens", 20_000), cached_tokens=more.pop("cached_tokens", 19_712))
     known = {
         "request_id": f"r-{number}", "endpoint": "chat", "conversation": "c", "turn": number + 1, "replica": "glm-1",
         "reason": "affinity", "stream": True, "matched_tokens": 19_712, "best_matched_tokens": 19_712,
