@@ -263,7 +263,8 @@ class Tally:
         """Prompt tokens and TTFT by temperature."""
         self._awaiting: set[str] = set()
         """Conversations whose first large prompt is still to come."""
-        self._long_until: dict[str, float] = {}
+        self._long_until: dict[str, tuple[float, tuple[str, int]]] = {}
+        """Until when each was last seen, with its replica and tokens then."""
 
     @property
     def whole(self) -> PeriodTally:
@@ -339,14 +340,19 @@ class Tally:
             self._long(conversation, seen, tokens)
 
     def _long(self, conversation: str, seen: Seen, tokens: int) -> None:
-        begins, ends = seen.arrived_at, seen.arrived_at + seen.duration_s
-        until = self._long_until.get(conversation)
-        if until is not None:
-            begins = min(begins, until) if begins - until <= LIVING_S else begins
+        at, ends = seen.arrived_at, seen.arrived_at + seen.duration_s
+        here = seen.replica or "", tokens
+        before = self._long_until.get(conversation)
+        if before is not None:
+            until, there = before
+            if at - until <= LIVING_S:
+                # Until it comes back it lives where it was.
+                for minute in range(int(until // 60), int(at // 60)):
+                    self.minutes[minute][conversation] = there
             ends = max(ends, until)
-        self._long_until[conversation] = ends
-        for minute in range(int(begins // 60), int(ends // 60) + 1):
-            self.minutes[minute][conversation] = seen.replica or "", tokens
+        self._long_until[conversation] = ends, here
+        for minute in range(int(at // 60), int(ends // 60) + 1):
+            self.minutes[minute][conversation] = here
 
     def _cold(self, seen: Seen, period: PeriodTally, size: str) -> None:
         record = Record(
