@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -26,6 +27,7 @@ from ramjet.report.figures import (
 from ramjet.report.tally import JUDGED, LONG_WAITS_S, Cell, Kind, PeriodTally, Tally
 
 _MOST_EVICTIONS = 20
+_MOST_VICTIMS = 5
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -95,17 +97,17 @@ def _seconds(those: Iterable[Cell]) -> Iterator[float]:
 
 def _size(tally: PeriodTally, name: str, **kind: str) -> SizeClass:
     by = {warmth: sum(cell.turns for cell in cells(tally, temperature=warmth, **kind)) for warmth in TEMPERATURES}
-    everybody = cells(tally, **kind)
-    over = [sum(seconds > limit for seconds in _seconds(everybody)) for limit in LONG_WAITS_S]
+    ranked = sorted(_seconds(cells(tally, **kind)))
+    over = [len(ranked) - bisect_right(ranked, limit) for limit in LONG_WAITS_S]
     return SizeClass(
         size_class=name,
         turns=sum(by.values()),
         **by,
         cold_ratio=ratio(by["cold"], sum(by[each] for each in JUDGED)),
-        timed_turns=sum(len(cell.ttft_s) for cell in everybody),
+        timed_turns=len(ranked),
         over_10_s=over[0],
         over_30_s=over[1],
-        wait_s=math.fsum(_seconds(everybody)),
+        wait_s=math.fsum(ranked),
         cold_wait_s=math.fsum(_seconds(cells(tally, temperature="cold", **kind))),
     )
 
@@ -204,20 +206,20 @@ def evictions(tally: Tally) -> list[Eviction]:
     """Who pushed out most, first."""
     turns: Counter[tuple[str, str]] = Counter()
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
-    victims: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    victims: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for pushed, number in tally.pushed.items():
         key = pushed.by, pushed.cause
         turns[key] += number
         seconds[key] += tally.pushed_s[pushed]
-        if pushed.victim != pushed.by:
-            victims[key].add(pushed.victim)
+        victims[key][pushed.victim] += number
     found = [
         Eviction(
             by=by,
             cause=cause,
             turns=number,
             long_turns=tally.pushed_long[by, cause],
-            conversations=len(victims[by, cause]),
+            conversations=len(victims[by, cause].keys() - {by}),
+            victims=dict(victims[by, cause].most_common(_MOST_VICTIMS)),
             wait_s=seconds[by, cause],
         )
         for (by, cause), number in turns.items()

@@ -207,6 +207,8 @@ class Eviction:
     long_turns: int
     conversations: int
     """How many others lost something; 0 where it pushed out its own."""
+    victims: Mapping[str, int]
+    """Those that lost most, and how many turns of theirs were cold for it; itself too, where that is so."""
     wait_s: float
 
 

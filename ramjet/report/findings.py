@@ -117,7 +117,8 @@ def _by_cause(report: Report) -> Iterator[Finding]:
             which = f"{of_long:,} of {long_cold:,} cold turns of 150,000 tokens and more"
         else:
             which = f"{cause.turns:,} of {all_cold:,} cold turns"
-        bad = cause.turns >= judged * _BAD_RATIO or cause.wait_s >= _BAD_S
+        many = judged >= FEW_TURNS and cause.turns >= judged * _BAD_RATIO
+        bad = many or cause.wait_s >= _BAD_S
         said, remedy = _TOLD[cause.cause](report, cause)
         number = of_long if "150,000" in which else cause.turns
         text = f"{which} {_were(number)} {said} They waited {_seconds(cause.wait_s)} for their first tokens."

@@ -161,19 +161,17 @@ def _causes(report: Report) -> Iterator[Grid]:
 
 
 def _evictions(report: Report) -> Iterator[Grid]:
-    rows = [
-        (
-            each.by,
-            each.cause,
-            whole(each.turns),
-            whole(each.long_turns),
-            whole(each.conversations),
-            seconds(each.wait_s),
-        )
-        for each in report.evictions
-    ]
-    about = "Conversations whose prompts took the room, as far as that was seen, and the cold turns of others for it."
-    head = ("conversation", "pool", "cold turns", "of them long", "conversations", "wait s")
+    rows = []
+    for each in report.evictions:
+        victim, turns = next(iter(each.victims.items()))
+        most = "its own" if victim == each.by else victim
+        counts = whole(each.turns), whole(each.long_turns), whole(each.conversations)
+        rows.append((each.by, each.cause, *counts, seconds(each.wait_s), f"{most} ({turns:,})"))
+    about = (
+        "Conversations whose prompts took the room, as far as that was seen; the turns that were cold for it, and whose "
+        "most of them were."
+    )
+    head = ("conversation", "pool", "cold turns", "of them long", "others", "wait s", "most of them")
     yield Grid("evictions", "Who pushed out whom", about, head, rows)
 
 

@@ -32,7 +32,7 @@ def show(report: Report, console: Console) -> None:
 def _table(grid: Grid) -> Table:
     table = Table(header_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(grid.head):
-        named = number == 0 or name in {"when", "pool", "cause", "replica"}
+        named = number == 0 or name in {"when", "pool", "cause", "replica", "most of them"}
         table.add_column(name, justify="left" if named else "right", no_wrap=True, overflow="fold")
     for row in grid.rows:
         table.add_row(*map(Text, row))

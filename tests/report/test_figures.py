@@ -50,7 +50,7 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = SLOTS.cache
     states = getattr(cache, "snapshots", None)
     assert states is not None
-    uncapped = replace(SLOTS, cache=replace(cache, snapshots=replace(states, per_path=None)))  # type: ignore[arg-type]
+    uncapped = replace(SLOTS, cache=replace(cache, snapshots=replace(states, per_path=None)))
     played(path, build("W5", 1), replicas=2, profile=uncapped, policy=replace(SHIPPED, terms=Terms(mode="off")))
     return path
 
@@ -295,6 +295,7 @@ def test_who_pushed_out_whom_is_told_by_pool(tmp_path: Path) -> None:
 
     assert (row["by"], row["cause"], row["turns"], row["conversations"]) == ("fedcba987654", "snapshot_pool", 4, 2)
     assert row["wait_s"] == pytest.approx(4 * 3.35)
+    assert row["victims"] == {"a": 2, "b": 1, "fedcba987654": 1}
 
 
 # -- what is asked ------------------------------------------------------------------------------------------------------

@@ -97,6 +97,18 @@ def test_every_cause_has_its_words_and_its_remedy(tmp_path: Path, cause: str, re
     assert finding["figures"]["turns"] == 20
 
 
+def test_of_few_turns_nothing_is_called_bad(tmp_path: Path) -> None:
+    """
+    Ten of thirty were cold, and it is said; thirty turns are too little to be sure.
+    """
+    findings = said(tmp_path, warm(20) + cold("token_pool", 10), SIZED)["findings"]
+
+    assert [(each["id"], each["severity"]) for each in findings] == [
+        ("cold_token_pool", "warn"),
+        ("too_little_data", "info"),
+    ]
+
+
 def test_a_few_cold_turns_are_not_worth_a_word(tmp_path: Path) -> None:
     """
     One in two hundred, and seven seconds.

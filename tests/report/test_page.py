@@ -117,7 +117,7 @@ def test_unknown_is_a_dash_and_none_is_0() -> None:
 
 def names(value: Any) -> set[str]:
     """Every name in a document; those of mappings whose keys are data are none of ours."""
-    data = {"outcomes", "by_size", "moved_reasons", "figures", "changes"}
+    data = {"outcomes", "by_size", "moved_reasons", "figures", "changes", "victims"}
     if isinstance(value, dict):
         inner = [names(each) for name, each in value.items() if name not in data and not isinstance(each, str)]
         return {*value, *(name for each in inner for name in each)}
