@@ -37,7 +37,7 @@ def seconds(value: float | None) -> str:
 
 def percent(ratio: float | None) -> str:
     """A share."""
-    return UNKNOWN if ratio is None else f"{100 * ratio:.1f} %"
+    return UNKNOWN if ratio is None else f"{100 * ratio:.1f}\N{NO-BREAK SPACE}%"
 
 
 def moment(at: float | None) -> str:
@@ -195,12 +195,13 @@ def _together(report: Report) -> Iterator[Grid]:
         ("two or more", whole(those.shared_minutes)),
         ("two or more on one replica", whole(those.same_replica_minutes)),
         ("more than its pool holds", whole(those.overfull_minutes)),
-        ("most tokens together", whole(those.most_tokens)),
     ]
     about = (
         "Alive from the arrival of a turn of 150,000 tokens and more to its end, and between two such turns that are no "
         "more than five minutes apart."
     )
+    if those.most_replica is not None:
+        about += f" Together they had up to {those.most_tokens:,} tokens on {those.most_replica}."
     yield Grid(
         "long_together",
         "Long conversations side by side",
@@ -229,7 +230,7 @@ def _pools(report: Report) -> Iterator[Grid]:
     ]  # fmt: skip
     about = "The pools as the configuration or the engine says, and what was believed to be in them, looked at once a minute."
     head = (
-        "replica", "token pool", "mean", "most", "slots", "mean", "most", "per path", "conversations", "pace",
+        "replica", "token pool", "mean", "most", "slots", "mean", "most", "per path", "living", "pace",
     )  # fmt: skip
     yield Grid("pools", "What was in the pools", about, head, rows)
 

@@ -379,3 +379,15 @@ def test_json_is_one_document_alone(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert json.loads(result.stdout)["journal"] == str(path)
     assert "page.html" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["STATE_DIRECTORY", "RAMJET_JOURNAL__PATH"])
+def test_the_journal_is_found_where_serving_keeps_it(tmp_path: Path, name: str) -> None:
+    """
+    As by `ramjet journal`: beside the secret, or where the configuration's variable says.
+    """
+    path = written(tmp_path / "journal.db", [turn(1)])
+    place = tmp_path if name == "STATE_DIRECTORY" else path
+    result = CliRunner(env={name: str(place)}).invoke(main, ["report", "--json"])
+
+    assert json.loads(result.stdout)["journal"] == str(path)

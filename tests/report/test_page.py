@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from click.testing import CliRunner
 from ramjet.cli import main
 from ramjet.core.sample import Sample
 from ramjet.report import tables
+from ramjet.report.figures import Point, Timeline
+from ramjet.report.terminal import chart, lines
 from tests.report.support import AT, asked, written
 from tests.report.test_findings import SIZED, cold, warm
 
@@ -68,7 +71,13 @@ def test_the_page_has_every_figure_of_the_terminal(journal: Path, tmp_path: Path
     text = re.sub(r"<[^>]+>", "\n", ours).replace("&gt;", ">").replace("&lt;", "<").replace("&#x27;", "'")
     terminal = run(journal, "--split", "2026-09-21T14:15").stdout
 
-    cells = [each for line in terminal.splitlines() for each in re.split(r"\s{2,}", line.strip()) if each]
+    cells = [
+        each
+        for line in terminal.splitlines()
+        if not re.search("[▁-█]|^cold +x", line)
+        for each in re.split(r"\s{2,}", line.strip())
+        if each
+    ]
     said = text + " ".join(text.split())
     assert not [each for each in cells if each not in said and len(each) < 25]
     drawn = json.loads(re.search(r"const PLOTS = (\[.*?\]);\n", ours, re.S)[1])  # type: ignore[index]
@@ -111,7 +120,7 @@ def test_without_plotly_a_page_is_refused_before_anything_is_counted(
 
 def test_unknown_is_a_dash_and_none_is_0() -> None:
     assert [tables.whole(None), tables.whole(0), tables.seconds(None), tables.percent(None), tables.percent(0.0)] == [
-        "-", "0", "-", "-", "0.0 %",
+        "-", "0", "-", "-", "0.0\N{NO-BREAK SPACE}%",
     ]  # fmt: skip
 
 
@@ -134,3 +143,45 @@ def test_every_name_of_the_json_is_documented(journal: Path) -> None:
 
     assert names(said) - documented == set()
     assert {each["id"] for each in said["findings"]} - documented == set()
+
+
+def point(number: int, **more: Any) -> Point:
+    known = {"at": 0.0, "turn": number, "prompt_tokens": 1_000 * number, "cached_tokens": 0, "ttft_s": 1.0}
+    return Point(**{**known, "temperature": "warm", "cold_cause": None, "replica": "a", **more})
+
+
+def test_a_conversation_is_drawn_in_three_lines() -> None:
+    """
+    A column for each turn, or the most of several.
+    """
+    points = [point(number) for number in range(1, 9)]
+    points[3] = point(4, ttft_s=8.0, temperature="cold")
+    line = Timeline(
+        conversation="c", turns=8, cold=1, wait_s=15.0, cold_wait_s=8.0, warm_p50_s=1.0, most_tokens=8_000,
+        replicas={"a": 8}, points=points,
+    )  # fmt: skip
+    assert list(chart(line)) == [
+        "tokens  ▂▃▄▅▆▇██  8,000 at most",
+        "TTFT    ▂▂▂█▂▂▂▂  8.00 s at most",
+        "cold       x",
+    ]
+
+    many = replace(line, points=points * 50)
+    assert {len(each[8:].split("  ")[0]) for each in list(chart(many))[:2]} == {60}
+
+
+def test_no_terminal_is_too_narrow_for_a_digit(journal: Path) -> None:
+    """
+    Heads are broken between words, lines by the terminal; nothing is left out.
+    """
+    grid = tables.Grid(
+        "g", "t", "a", ("name", "a long head of words", "x"), [("one", "1,234,567", "9"), ("b", "2", "10")]
+    )
+
+    assert list(lines(grid)) == [
+        "         a long",
+        "        head of",
+        "name      words   x",
+        "one   1,234,567   9",
+        "b             2  10",
+    ]
