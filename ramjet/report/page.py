@@ -54,6 +54,8 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { padding: .25rem .9rem .25rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 500; } th:first-child, td:first-child { text-align: left; }
 .plot { width: 100%; }
+@media (max-width: 40rem) { table { font-size: .8rem; } th, td { padding-right: .55rem; } th { white-space: normal;
+  vertical-align: bottom; } }
 """
 
 _DRAW = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from ramjet.core.record import SIZE_CLASSES
 from ramjet.report.figures import Period, Report
@@ -120,34 +121,34 @@ def _ttft(report: Report) -> Iterator[Grid]:
 
 
 def _reuse(report: Report) -> Iterator[Grid]:
-    rows: list[tuple[str, ...]] = []
+    parts: list[list[tuple[str, ...]]] = []
     for period in _periods(report):
         reuse = period.reuse
-        if not reuse.turns:
-            continue
-        reach = reuse.reachable_tokens
-        rows += [
-            (*_named(report, "prompts", period), whole(reuse.turns), whole(reuse.prompt_tokens), UNKNOWN),
-            (*_named(report, "a cache that forgets nothing", period), whole(reuse.turns), whole(reach), percent(1.0)),
-            (*_named(report, "achieved", period), whole(reuse.turns), whole(reuse.cached_tokens), percent(reuse.achieved_ratio)),
-        ]  # fmt: skip
-        compared = reuse.compared_reachable_tokens
-        parts = (
-            ("what any replica held", compared - reuse.forgotten_tokens),
-            ("gone where it went", reuse.lost_tokens),
-            ("at another replica", reuse.elsewhere_tokens),
-            ("held by none any more", reuse.forgotten_tokens),
-        )
-        rows += [
-            (*_named(report, name, period), whole(reuse.compared_turns), whole(tokens), percent(tokens / compared))
-            for name, tokens in parts
-            if compared
+        reach, compared = reuse.reachable_tokens, reuse.compared_reachable_tokens
+        rows = [
+            ("prompts", reuse.turns, reuse.prompt_tokens, None),
+            ("a cache that forgets nothing", reuse.turns, reach, reach),
+            ("achieved", reuse.turns, reuse.cached_tokens, reach),
+            ("what any replica held", reuse.compared_turns, compared - reuse.forgotten_tokens, compared),
+            ("gone where it went", reuse.compared_turns, reuse.lost_tokens, compared),
+            ("at another replica", reuse.compared_turns, reuse.elsewhere_tokens, compared),
+            ("held by none any more", reuse.compared_turns, reuse.forgotten_tokens, compared),
         ]
+        if reuse.turns:
+            parts.append(
+                [
+                    (*_named(report, name, period), whole(turns), whole(tokens), percent(tokens / of if of else None))
+                    for name, turns, tokens, of in rows
+                    if turns
+                ]
+            )
     about = (
         "What a cache that forgets nothing would have had of the prompts, and what became of it. What replicas held is "
         "what they were believed to hold when the turn was placed."
     )
-    yield Grid("reuse", "Reachable and achieved reuse", about, (*_by_period(report), "turns", "tokens", "share"), rows)
+    # Before and after of one thing stand together.
+    mixed = [row for together in zip_longest(*parts) for row in together if row is not None]
+    yield Grid("reuse", "Reachable and achieved reuse", about, (*_by_period(report), "turns", "tokens", "share"), mixed)
 
 
 def _causes(report: Report) -> Iterator[Grid]:
