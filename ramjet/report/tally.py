@@ -7,9 +7,11 @@ a prompt that could be read.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ramjet.core.causes import Clues
@@ -54,6 +56,8 @@ class Seen(NamedTuple):
     clues: str | None
 
 
+_arrived_at = itemgetter(Seen._fields.index("arrived_at"))
+_outcome = itemgetter(Seen._fields.index("outcome"))
 COLUMNS = Seen._fields[2:]
 """What is asked of the journal; when a request arrived, and its id, come with it."""
 
@@ -276,17 +280,21 @@ class Tally:
         both.merge(self.after)
         return both
 
-    def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Take in rows in the order of their arrival."""
-        split_at = self._split_at
+        split = len(rows) if self._split_at is None else bisect_left(rows, self._split_at, key=_arrived_at)
+        for period, those in ((self.before, rows[:split]), (self.after, rows[split:])):
+            if those:
+                self._add(period, those)
+
+    def _add(self, period: PeriodTally, rows: Sequence[tuple[Any, ...]]) -> None:
+        if period.first_at is None:
+            period.first_at = _arrived_at(rows[0])
+        period.last_at = _arrived_at(rows[-1])
+        period.requests += len(rows)
+        period.outcomes.update(map(_outcome, rows))
         for row in rows:
             seen = Seen._make(row)
-            period = self.before if split_at is None or seen.arrived_at < split_at else self.after
-            if period.first_at is None:
-                period.first_at = seen.arrived_at
-            period.last_at = seen.arrived_at
-            period.requests += 1
-            period.outcomes[seen.outcome] += 1
             if seen.held_s:
                 period.held_s.append(seen.held_s)
             if seen.outcome == "ok":
