@@ -81,31 +81,32 @@ class Reuse:
     forgotten_tokens: int = 0
     """Held by none any more."""
 
-    def add(self, seen: Seen, tokens: int) -> None:
-        """Take in a turn."""
-        cached, reusable = seen.cached_tokens, seen.reusable_tokens
-        if cached is None or reusable is None:
-            return
+    def add(self, tokens: int, cached: int, reusable: int, matched: int | None, best: int | None) -> None:
+        """Take in a turn: tokens of the prompt, cached, reusable, believed there, and believed at the best replica."""
         # Engines keep answers too, and what is counted in tokens here is estimated: what was there could be reached.
-        # Written out here and below, for calls of min and max would be a tenth of the whole pass.
+        # Written out, for calls of min and max would be a tenth of the whole pass.
         reachable = reusable if reusable < tokens else tokens
         reachable = reachable if reachable > cached else cached
         self.turns += 1
         self.prompt_tokens += tokens
         self.reachable_tokens += reachable
         self.cached_tokens += cached
-        matched, best = seen.matched_tokens, seen.best_matched_tokens
         if matched is None or best is None:
             return
-        here = matched if matched < reachable else reachable
-        here = here if here > cached else cached
-        anywhere = best if best < reachable else reachable
-        anywhere = anywhere if anywhere > here else here
         self.compared_turns += 1
         self.compared_reachable_tokens += reachable
-        self.lost_tokens += here - cached
-        self.elsewhere_tokens += anywhere - here
-        self.forgotten_tokens += reachable - anywhere
+        here = matched if matched < reachable else reachable
+        if here > cached:
+            self.lost_tokens += here - cached
+        else:
+            here = cached
+        anywhere = best if best < reachable else reachable
+        if anywhere > here:
+            self.elsewhere_tokens += anywhere - here
+        else:
+            anywhere = here
+        if reachable > anywhere:
+            self.forgotten_tokens += reachable - anywhere
 
     def merge(self, other: Reuse) -> None:
         """Take in what another has counted."""
@@ -205,22 +206,26 @@ class Bucket:
 
 
 class Points:
-    """A bounded number of points, evenly chosen from all that come."""
+    """A bounded number of points, evenly chosen from all that come: who brings them counts `came`, and keeps those due."""
+
+    __slots__ = ("_every", "_most", "came", "due", "kept")
 
     def __init__(self, most: int = _MOST_POINTS) -> None:
         self.kept: list[tuple[int, float]] = []
+        self.came = 0
+        self.due = 1
+        """The number of the next point that is kept."""
         self._most = most
         self._every = 1
-        self._came = 0
 
-    def add(self, tokens: int, seconds: float) -> None:
-        """Take in a point."""
-        if not self._came % self._every:
-            self.kept.append((tokens, seconds))
-            if len(self.kept) >= 2 * self._most:
-                self.kept = self.kept[::2]
-                self._every *= 2
-        self._came += 1
+    def keep(self, tokens: int, seconds: float) -> None:
+        """Keep the point that has come."""
+        self.kept.append((tokens, seconds))
+        self.due += self._every
+        if len(self.kept) == 2 * self._most:
+            # This one goes too, so the next comes two steps after the last that stays.
+            self.kept = self.kept[::2]
+            self._every *= 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,59 +298,68 @@ class Tally:
         period.last_at = _arrived_at(rows[-1])
         period.requests += len(rows)
         period.outcomes.update(map(_outcome, rows))
+        # A million times: what every turn needs is done here, with names that are local, and the rest elsewhere.
+        cells, reuse, held = period.cells, period.reuse, period.held_s
+        buckets, bucket_s, first_at = self.buckets, self.bucket_s, self.first_at
+        conversations, awaiting, points = self.conversations, self._awaiting, self.points
         for row in rows:
-            seen = Seen._make(row)
-            if seen.held_s:
-                period.held_s.append(seen.held_s)
-            if seen.outcome == "ok":
-                if seen.turn is not None:
-                    self._turn(seen, period)
-            elif seen.outcome == "client_disconnect" and seen.ttft_s is None and seen.turn is not None:
-                period.left_s.append(seen.duration_s)
-            elif seen.outcome in AT_FAULT and seen.replica is not None:
-                self.failures[seen.replica] += 1
+            (
+                at, _, conversation, turn, replica, _, outcome, estimated_tokens, prompt_tokens, cached, matched, best,
+                reusable, ttft_s, _, held_s, confined, _,
+            ) = row  # fmt: skip
+            if held_s:
+                held.append(held_s)
+            if outcome != "ok" or turn is None:
+                self._unanswered(period, Seen._make(row))
+                continue
+            tokens = estimated_tokens if prompt_tokens is None else prompt_tokens
+            size, warmth = size_class(tokens), temperature(turn, cached, reusable)
+            cell, bucket = cells[replica or "", size, warmth], buckets[int((at - first_at) / bucket_s)]
+            cell.turns += 1
+            if ttft_s is not None:
+                cell.ttft_s.append(ttft_s)
+                bucket.waits += ttft_s > LONG_WAITS_S[0]
+                some = points[warmth]
+                some.came += 1
+                if some.came == some.due:
+                    some.keep(tokens, ttft_s)
+            if cached is not None:
+                cell.reported += 1
+                cell.prompt_tokens += tokens
+                cell.cached_tokens += cached
+                bucket.prompt_tokens += tokens
+                bucket.cached_tokens += cached
+                reuse.add(tokens, cached, reusable or 0, matched, best)
+            bucket.judged += warmth in JUDGED
+            if turn != 1:
+                conversations[conversation].turns += 1
+            if turn == 1 or size == _LONG or warmth == "cold" or confined or conversation in awaiting:
+                self._special(period, Seen._make(row), tokens, warmth)
 
-    def _turn(self, seen: Seen, period: PeriodTally) -> None:
-        tokens = seen.estimated_tokens if seen.prompt_tokens is None else seen.prompt_tokens
-        size, warmth = size_class(tokens), temperature(seen.turn, seen.cached_tokens, seen.reusable_tokens)
-        cell = period.cells[seen.replica or "", size, warmth]
-        bucket = self.buckets[int((seen.arrived_at - self.first_at) / self.bucket_s)]
-        cell.turns += 1
-        if (ttft_s := seen.ttft_s) is not None:
-            cell.ttft_s.append(ttft_s)
-            self.points[warmth].add(tokens, ttft_s)
-            if ttft_s > LONG_WAITS_S[0]:
-                bucket.waits += 1
-        if (cached := seen.cached_tokens) is not None:
-            cell.reported += 1
-            cell.prompt_tokens += tokens
-            cell.cached_tokens += cached
-            bucket.prompt_tokens += tokens
-            bucket.cached_tokens += cached
-        if warmth in JUDGED:
-            bucket.judged += 1
-        if seen.confined_tokens:
-            period.confined += 1
-        period.reuse.add(seen, tokens)
-        if seen.conversation is not None:
-            self._of_conversation(seen, period, tokens, size)
-        if warmth == "cold":
-            bucket.cold += 1
-            self._cold(seen, period, size)
+    def _unanswered(self, period: PeriodTally, seen: Seen) -> None:
+        """A request that is no turn."""
+        if seen.outcome == "client_disconnect" and seen.ttft_s is None and seen.turn is not None:
+            period.left_s.append(seen.duration_s)
+        elif seen.outcome in AT_FAULT and seen.replica is not None:
+            self.failures[seen.replica] += 1
 
-    def _of_conversation(self, seen: Seen, period: PeriodTally, tokens: int, size: str) -> None:
-        conversation = seen.conversation
+    def _special(self, period: PeriodTally, seen: Seen, tokens: int, warmth: str) -> None:
+        """A turn that is a conversation's first, long, cold, confined, or perhaps the first large one."""
+        conversation, size = seen.conversation, size_class(tokens)
         assert conversation is not None
         if seen.turn == 1:
             self._awaiting.add(conversation)
-        else:
-            self.conversations[conversation].turns += 1
         if size != _SMALL and conversation in self._awaiting:
             self._awaiting.discard(conversation)
             if seen.cached_tokens is not None and tokens:
                 period.first_calls.append(min(1.0, seen.cached_tokens / tokens))
         if size == _LONG:
             self._long(conversation, seen, tokens)
+        if seen.confined_tokens:
+            period.confined += 1
+        if warmth == "cold":
+            self.buckets[int((seen.arrived_at - self.first_at) / self.bucket_s)].cold += 1
+            self._cold(conversation, seen, period, size)
 
     def _long(self, conversation: str, seen: Seen, tokens: int) -> None:
         at, ends = seen.arrived_at, seen.arrived_at + seen.duration_s
@@ -362,7 +376,7 @@ class Tally:
         for minute in range(int(at // 60), int(ends // 60) + 1):
             self.minutes[minute][conversation] = here
 
-    def _cold(self, seen: Seen, period: PeriodTally, size: str) -> None:
+    def _cold(self, conversation: str, seen: Seen, period: PeriodTally, size: str) -> None:
         record = Record(
             request_id="",
             endpoint="",
@@ -379,14 +393,12 @@ class Tally:
         period.causes_s[cause] += seconds
         if cause == "moved":
             self.moved[seen.reason or "unknown"] += 1
-        if seen.conversation is None:
-            return
-        conversation = self.conversations[seen.conversation]
-        conversation.cold += 1
-        conversation.cold_s += seconds
+        mine = self.conversations[conversation]
+        mine.cold += 1
+        mine.cold_s += seconds
         by = evidence["pushed_out_by"]
         if by is not None:
-            pushed = Pushed(str(by), seen.conversation, cause)
+            pushed = Pushed(str(by), conversation, cause)
             self.pushed[pushed] += 1
             self.pushed_s[pushed] += seconds
             if size == _LONG:

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ramjet.journal.schema import MIGRATIONS, open_to_write
 from ramjet.lab.production import SHIPPED
 from ramjet.lab.workloads import SLOTS, build
 from ramjet.report.count import percentile
-from ramjet.report.tally import Reuse, Seen
+from ramjet.report.tally import Points, Reuse
 from tests.report.support import AT, asked, played, turn, written
 
 LOST = Clues(
@@ -214,14 +215,27 @@ def test_no_part_is_ever_negative(tokens: int, cached: int, reusable: int, match
     at least.
     """
     reuse = Reuse()
-    seen = Seen(
-        0.0, 1, "c", 2, "a", None, "ok", tokens, tokens, cached, matched, best, reusable, None, 1.0, 0.0, 0, None
-    )
-    reuse.add(seen, tokens)
+    reuse.add(tokens, cached, reusable, matched, best)
 
     parts = reuse.lost_tokens, reuse.elsewhere_tokens, reuse.forgotten_tokens
     assert min(parts) >= 0
     assert cached + sum(parts) == reuse.reachable_tokens == max(cached, min(reusable, tokens))
+
+
+@pytest.mark.parametrize("came", [0, 1, 7, 8, 100, 1_000])
+def test_points_are_chosen_evenly(came: int) -> None:
+    """
+    All of a few; of many never fewer than half of the most, nor twice as many, at equal distances.
+    """
+    points = Points(most=4)
+    for number in range(came):
+        points.came += 1
+        if points.came == points.due:
+            points.keep(number, 0.0)
+
+    kept = [number for number, _ in points.kept]
+    assert len(kept) == came if came < 8 else 4 <= len(kept) < 8
+    assert len({after - before for before, after in pairwise(kept)}) <= 1
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
