@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check evidence soak fuzz replay decision journal report lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -27,8 +27,9 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 run: $(VENV)/.run ## two simulated replicas with Ramjet in front, on 127.0.0.1:8000
 	@exec $(BIN)/ramjet demo $(ARGS)
 
-test: $(VENV)/.dev ## every test
-	$(BIN)/python -m pytest $(ARGS)
+# On every core: nearly all tests wait for sockets or reckon; those that measure time are marked `alone`.
+test: $(VENV)/.dev ## every test, on all cores
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.dev ## style and likely bugs
 	$(BIN)/ruff check .
@@ -38,6 +39,9 @@ types: $(VENV)/.dev ## static types
 	$(BIN)/mypy
 
 check: lint types test ## everything before a commit
+
+properties: $(VENV)/.dev ## what must hold for everything, with ten times the examples
+	TIMES=10 $(BIN)/python -m pytest --numprocesses logical --dist worksteal --timeout 1800 tests/core tests/sim $(ARGS)
 
 evidence: $(VENV)/.dev ## the long measurements; results go to docs/evidence/
 	$(BIN)/python -m pytest -m evidence --timeout 3600 $(ARGS)

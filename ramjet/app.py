@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from ramjet.control import Control
 from ramjet.core.record import Record
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
+from ramjet.gauges import Gauges
 from ramjet.journal.sampling import keep_sampling
 from ramjet.journal.schema import JournalError
 from ramjet.journal.store import Store
@@ -80,10 +82,8 @@ async def running(
         raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
     limits = settings.limits
     router = Router(fleet_of(settings), policy_of(settings))
-    metrics = Metrics()
-    metrics.held.set_function(lambda: len(router.admission))
-    for replica in router.fleet:
-        metrics.add(replica, router)
+    metrics = Metrics(router.fleet.replicas)
+    metrics.registry.register(Gauges(router, time.monotonic))
     upstream = Upstream(connect_s=limits.connect_s, idle_s=limits.idle_s)
     secret = settings.secret.get_secret_value() if settings.secret is not None else kept_secret()
     seed = seed_of(secret)

@@ -24,11 +24,15 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from ramjet.config_faults import ConfigError, Source, explain
+from ramjet.config_file import read_yaml
+
+__all__ = [
+    "ENV_PREFIX", "ConfigError", "ReplicaSettings", "Settings", "descriptions", "dump", "keys", "load", "replica_url",
+    "unknown_variables",
+]  # fmt: skip
+
 ENV_PREFIX = "RAMJET_"
-
-
-class ConfigError(ValueError):
-    """The configuration cannot be used; the message names the place, the value and the remedy."""
 
 
 def _address(value: str) -> str:
@@ -369,12 +373,14 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         ConfigError: with the place, the value and the remedy.
     """
     try:
-        values = _read_yaml(path) if path is not None else {}
+        values = _without_empty_sections(read_yaml(path)) if path is not None else {}
         values = _merge(values, Environment(Settings)())
         values = _merge(values, _with_replicas(values, overrides or {}))
         return Settings(**values)
     except ValidationError as error:
-        raise ConfigError(_explain(error, path, overrides or {})) from None
+        set_here = {key: name for name, key in _variables().items() if name in os.environ}
+        source = Source(path, overrides or {}, set_here)
+        raise ConfigError(explain(error, source, descriptions())) from None
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
         name = field[1] if field else "environment"
@@ -451,125 +457,11 @@ def _with_replicas(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> M
     return {**overrides, "replicas": [*kept, *given]}
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML says nothing of a key that is given twice; the second would silently win."""
-
-
-def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
-        if not isinstance(key, str):
-            name = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a mapping or list"
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{name}: keys are words; put it in quotes", key_node.start_mark
-            )
-        if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key} is given twice", key_node.start_mark)
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except yaml.MarkedYAMLError as error:
-        # Without the line itself, which may hold a secret.
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        told = re.sub(r"'.*'", "'...'", error.problem or error.context or "", flags=re.DOTALL)
-        raise ConfigError(f"{path}: {where}is not YAML: {told}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {type(error).__name__}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: is nested too deeply to be a configuration") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must be a mapping of keys to values, not a {type(values).__name__}")
-    # A section whose keys are all commented out says nothing, and that is not an error.
-    return {key: value for key, value in values.items() if value is not None or key not in _sections_of(Settings)}
-
-
-def _sections_of(model: type[BaseModel]) -> set[str]:
-    return {
+def _without_empty_sections(values: dict[str, Any]) -> dict[str, Any]:
+    """A section whose keys are all commented out says nothing, and that is not an error."""
+    sections = {
         name
-        for name, field in model.model_fields.items()
+        for name, field in Settings.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
-
-
-def _explain(error: ValidationError, path: Path | None, overrides: Mapping[str, Any]) -> str:
-    """One line for each fault: where it is, what was given, what would be right."""
-    lines = []
-    for fault in error.errors(include_url=False):
-        key = ".".join(str(step) for step in fault["loc"])
-        message = fault["msg"].removeprefix("Value error, ")
-        where = _source(key or message.partition(":")[0], path, overrides, contradiction=not key)
-        if not key:
-            lines.append(f"{where}{message}")
-        elif fault["type"] == "extra_forbidden":
-            lines.append(f"{where}{key}: no such key{_nearest(key)}")
-        else:
-            shown = "nothing" if fault["type"] == "missing" else _shown(key, fault["input"])
-            lines.append(f"{where}{key}: {shown} given: {message[:1].lower()}{message[1:]}{_meaning(key)}")
-    return "\n".join(lines)
-
-
-def _source(key: str, path: Path | None, overrides: Mapping[str, Any], *, contradiction: bool) -> str:
-    """Where a faulty value came from: the command line, a variable, or the file.
-
-    What contradicts itself is blamed on a variable of the same section, where there is one: the file was fine before.
-    """
-    given: Any = overrides
-    for step in _plain(key).split("."):
-        given = given.get(step) if isinstance(given, Mapping) else None
-    if given is not None:
-        return "command line: "
-    set_here = {name: variable for variable, name in _variables().items() if variable in os.environ}
-    names = [*_sections(_plain(key))]
-    if contradiction and len(names) > 1:
-        names += [name for name in set_here if name.startswith(f"{names[1]}.")]
-    return next((f"{set_here[name]}: " for name in names if name in set_here), f"{path}: " if path is not None else "")
-
-
-_SECRETS = {"secret", "admin_token", "client_keys"}
-
-
-def _shown(key: str, value: object) -> str:
-    if key.partition(".")[0] in _SECRETS or key.rpartition(".")[2] == "api_key":
-        return "***"
-    if isinstance(value, (dict, list)) or key == "replicas":  # keys may stand in it
-        return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else "something else"
-    try:
-        shown = repr(value)
-    except ValueError:  # Python does not write out integers of more than 4,300 digits
-        return "a number too long to show"
-    return re.sub(r"(?:(?<=//)|(?<=\A')|(?<=\A\")).*@", "***@", shown)
-
-
-def _sections(key: str) -> Iterator[str]:
-    steps = key.split(".")
-    return (".".join(steps[:depth]) for depth in range(len(steps), 0, -1))
-
-
-def _plain(key: str) -> str:
-    return ".".join(step for step in key.split(".") if not step.isdigit())
-
-
-def _meaning(key: str) -> str:
-    meanings = descriptions()
-    return f" ({meanings[_plain(key)]})" if _plain(key) in meanings else ""
-
-
-def _nearest(key: str) -> str:
-    known = descriptions()
-    near = difflib.get_close_matches(_plain(key), [*known, *(over for name in known for over in _sections(name))], n=1)
-    return f"; did you mean {near[0]}?" if near else "; config/ramjet.yaml shows all keys"
+    return {key: value for key, value in values.items() if value is not None or key not in sections}

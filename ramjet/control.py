@@ -184,7 +184,7 @@ class Control:
         replica = replica_of(each, self.settings)
         self._replicas[each.name] = each
         self._router.add(replica)
-        self._metrics.add(replica, self._router)
+        self._metrics.add(replica.name)
 
     def _remove(self, name: str) -> None:
         del self._replicas[name]

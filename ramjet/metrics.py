@@ -1,15 +1,12 @@
-"""Prometheus metrics, made from records and from the router's own state; labels are bounded whatever clients send."""
+"""Prometheus metrics made from records; labels are bounded whatever clients send."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     Metric,
     disable_created_metrics,
@@ -17,15 +14,13 @@ from prometheus_client import (
 )
 
 from ramjet.core.causes import CAUSES
-from ramjet.core.fleet import Replica, State
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS
 
-if TYPE_CHECKING:
-    from ramjet.core.router import Router
-
 ENDPOINT_NAMES = (*ENDPOINTS.values(), "other")
+DRIFTS = ("missing", "unexpected")
+"""How what an engine reused may differ from what was believed: it was less, or more."""
 NO_REPLICA = "none"
 """The label of requests that no replica got."""
 
@@ -70,6 +65,12 @@ class Metrics:
         self.matched_tokens = Counter(
             "ramjet_matched_tokens", "Prompt tokens believed reusable when sent.", ["replica"], registry=own
         )
+        self.drift_tokens = Counter(
+            "ramjet_drift_tokens",
+            "Prompt tokens of which belief and report differ: missing was believed and not reused, unexpected reused.",
+            ["replica", "kind"],
+            registry=own,
+        )
         self.completion_tokens = Counter(
             "ramjet_completion_tokens", "Tokens that engines generated.", ["replica"], registry=own
         )
@@ -91,9 +92,6 @@ class Metrics:
         self.decisions = Counter(
             "ramjet_decisions", "Placements by why they went there.", ["replica", "reason"], registry=own
         )
-        self.in_flight = Gauge(
-            "ramjet_in_flight", "Requests sent to the replica and unfinished.", ["replica"], registry=own
-        )
         self.confined = Counter(
             "ramjet_long_confined",
             "Long prompts that the long_prompt rule put beside other long conversations which do not fit with them.",
@@ -103,7 +101,6 @@ class Metrics:
         self.slices = Counter(
             "ramjet_slices", "Starts of long prompts that were read ahead of them.", ["replica"], registry=own
         )
-        self.held = Gauge("ramjet_held", "Requests waiting in Ramjet because no replica has room.", registry=own)
         self.held_s = Histogram(
             "ramjet_held_seconds",
             "How long requests waited in Ramjet for room, those that did.",
@@ -117,21 +114,17 @@ class Metrics:
         self.journal_dropped = Counter(
             "ramjet_journal_dropped", "Requests that could not be written into the journal.", registry=own
         )
-        self.up = Gauge("ramjet_replica_up", "Whether the replica is believed to serve.", ["replica"], registry=own)
-        self.resident = Gauge(
-            "ramjet_resident_tokens", "Tokens the replica is believed to hold.", ["replica"], registry=own
-        )
         self.prompt_size = Histogram(
             "ramjet_prompt_tokens", "Prompts by their tokens.", buckets=(*_TOKEN_BUCKETS, 1_000_000), registry=None
         )
         self.registry.register(_Undescribed(self.prompt_size))
         self._by_replica = (
             self.requests, self.ttft, self.duration, self.decisions, self.prompt_tokens, self.cached_tokens,
-            self.matched_tokens, self.completion_tokens, self.usage_unknown, self.in_flight, self.resident, self.up,
-            self.confined, self.slices, self.cold_turns,
+            self.matched_tokens, self.drift_tokens, self.completion_tokens, self.usage_unknown, self.confined, self.slices,
+            self.cold_turns,
         )  # fmt: skip
         for name in replicas:
-            self._prepare(name)
+            self.add(name)
         for endpoint in ENDPOINT_NAMES:
             for outcome in OUTCOMES:
                 self.requests.labels(NO_REPLICA, endpoint, outcome)
@@ -139,13 +132,27 @@ class Metrics:
             for temperature in TEMPERATURES:
                 self.turns.labels(size, temperature)
 
-    def add(self, replica: Replica, router: Router) -> None:
-        """Make a replica's series, its gauges read from the router's own state whenever they are scraped."""
-        name = replica.name
-        self._prepare(name)
-        self.in_flight.labels(name).set_function(partial(lambda each: each.in_flight, replica))
-        self.up.labels(name).set_function(partial(lambda each: each.state is not State.DOWN, replica))
-        self.resident.labels(name).set_function(partial(router.resident_tokens, name))
+    def add(self, replica: str) -> None:
+        """Make every series of a replica, so that 0 and "not exported" differ from the first scrape on."""
+        self._known.add(replica)
+        for endpoint in ENDPOINT_NAMES:
+            self.duration.labels(replica, endpoint)
+            for outcome in OUTCOMES:
+                self.requests.labels(replica, endpoint, outcome)
+        for size in SIZE_CLASSES:
+            for temperature in TEMPERATURES:
+                self.ttft.labels(replica, size, temperature)
+        for reason in REASONS:
+            self.decisions.labels(replica, reason)
+        for cause in CAUSES:
+            self.cold_turns.labels(replica, cause)
+        for family in (
+            self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
+            self.confined, self.slices,
+        ):  # fmt: skip
+            family.labels(replica)
+        for kind in DRIFTS:
+            self.drift_tokens.labels(replica, kind)
 
     def remove(self, replica: str) -> None:
         """Drop a replica's series; what still ends there is counted as no replica's."""
@@ -187,30 +194,12 @@ class Metrics:
             self.usage_unknown.labels(replica).inc()
         else:
             self.cached_tokens.labels(replica).inc(usage.cached_tokens)
+            drift = usage.cached_tokens - (record.matched_tokens or 0)
+            self.drift_tokens.labels(replica, DRIFTS[drift > 0]).inc(abs(drift))
 
     def render(self) -> bytes:
         """The scrape, in Prometheus' text format."""
         return generate_latest(self.registry)
-
-    def _prepare(self, replica: str) -> None:
-        """Make every series of a replica, so that 0 and "not exported" differ from the first scrape on."""
-        self._known.add(replica)
-        for endpoint in ENDPOINT_NAMES:
-            self.duration.labels(replica, endpoint)
-            for outcome in OUTCOMES:
-                self.requests.labels(replica, endpoint, outcome)
-        for size in SIZE_CLASSES:
-            for temperature in TEMPERATURES:
-                self.ttft.labels(replica, size, temperature)
-        for reason in REASONS:
-            self.decisions.labels(replica, reason)
-        for cause in CAUSES:
-            self.cold_turns.labels(replica, cause)
-        for family in (
-            self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
-            self.in_flight, self.resident, self.up, self.confined, self.slices,
-        ):  # fmt: skip
-            family.labels(replica)
 
 
 class _Undescribed:

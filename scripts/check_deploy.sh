@@ -92,6 +92,8 @@ systemd_unit() {
 
 prometheus_config() { promtool check config deploy/prometheus.yml; }
 
+alerts() { promtool test rules deploy/alerts.test.yml; }
+
 dashboard_queries() {
     # promtool has no check for one query, but it reads rules: each query becomes one.
     "$python" - deploy/grafana/dashboards/*.json >"$work/queries.json" <<'EOF'
@@ -175,6 +177,7 @@ check "hadolint Dockerfile" hadolint_lint
 check "Dockerfile build stage installs" build_stage
 check "compose.yaml against the Compose schema" compose_schema
 check "systemd unit" systemd_unit
-check "prometheus.yml" prometheus_config
+check "prometheus.yml and alerts.yml" prometheus_config
+check "alerts fire and stay quiet" alerts
 check "dashboard queries" dashboard_queries
 check "metrics of a running Ramjet" live_metrics

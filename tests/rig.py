@@ -9,13 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 from aiohttp import web
 
 from ramjet.app import Running, running
 from ramjet.config import Settings, load
+from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.policies import Policy
+from ramjet.core.pools import Pools
 from ramjet.core.record import Record
 from ramjet.core.router import Router
+from ramjet.gauges import Gauges
+from ramjet.metrics import Metrics
 
 
 @dataclass(slots=True, eq=False)
@@ -46,13 +50,12 @@ class Front:
         async with asyncio.timeout(20):
             await self.running.handler.idle.wait()
 
-    async def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels, from a scrape."""
-        async with httpx.AsyncClient() as client:
-            text = (await client.get(f"{self.admin_url}/metrics")).text
-        wanted = [f'{label}="{value}"' for label, value in labels.items()]
-        lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] == name]
-        return sum(float(line.rpartition(" ")[2]) for line in lines if all(each in line for each in wanted))
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels, as a scrape of this metric alone would show them."""
+        families = list(self.running.metrics.registry.restricted_registry([name]).collect())
+        assert families, f"no metric {name}"
+        samples = [sample for family in families for sample in family.samples]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
 @contextlib.asynccontextmanager
@@ -72,6 +75,27 @@ def settings_for(replicas: Mapping[str, str | dict[str, Any]], **overrides: Any)
     limits = {"drain_s": 0.5, **overrides.pop("limits", {})}
     base = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "secret": "a test's", "replicas": listed, "limits": limits}
     return load(None, {**base, **overrides})
+
+
+def router_of(*replicas: str, **policy: Any) -> Router:
+    """The router of a Ramjet that has served nothing yet, in front of replicas with pools of known sizes."""
+    pools = Pools(tokens=499_968, slots=24)
+    fleet = Fleet()
+    for name in replicas:
+        fleet.add(Replica(name, f"http://{name}:30000", configured=pools))
+    return Router(fleet, Policy(**policy))
+
+
+def metrics_of(*replicas: str) -> Metrics:
+    """The metrics of that Ramjet."""
+    return watched(router_of(*replicas))
+
+
+def watched(router: Router, now: Callable[[], float] = lambda: 0.0) -> Metrics:
+    """Metrics with the gauges of a router."""
+    metrics = Metrics(router.fleet.replicas)
+    metrics.registry.register(Gauges(router, now))
+    return metrics
 
 
 @contextlib.asynccontextmanager

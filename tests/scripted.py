@@ -150,7 +150,10 @@ async def scripted_engine(script: Script = answer_ok, *, idle_s: float | None = 
 
 
 def dead_url() -> str:
-    """The URL of a port on which nobody listens."""
+    """The URL of a port on which nobody listens, nor ever will: it stays taken until this process ends."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        # Closed, the next server of another test that runs beside this one might get it.
+        taken.detach()
+        return url

@@ -20,7 +20,7 @@ PURE = ("core", "engines", "sim")
 EDGES = ("proxy", "watch", "admin", "journal", "replica", "probes")
 NOT_FOR_THE_PURE = frozenset(
     (
-        *(f"ramjet.{name}" for name in (*EDGES, "demo", "app", "cli", "config", "metrics", "logs", "secret")),
+        *(f"ramjet.{name}" for name in (*EDGES, "demo", "app", "cli", "config", "config_faults", "config_file", "metrics", "gauges", "logs", "secret")),
         "aiohttp", "httpx", "asyncio", "time", "random", "socket", "secrets", "threading", "subprocess", "os", "io",
         "pathlib", "logging", "structlog", "datetime", "sqlite3", "prometheus_client", "pydantic", "uvloop", "urllib",
     )

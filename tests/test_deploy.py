@@ -16,7 +16,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from ramjet import config
-from ramjet.metrics import Metrics
+from tests.rig import metrics_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ Labels = dict[str, frozenset[str]]
 
 def exported() -> Labels:
     """What a scrape shows of a Ramjet that has served nothing yet: every series is there from the start."""
-    scrape = Metrics(["a", "b"]).render().decode()
+    scrape = metrics_of("a", "b").render().decode()
     families = text_string_to_metric_families(scrape)
     return {sample.name: frozenset(sample.labels) for family in families for sample in family.samples}
 

@@ -34,10 +34,11 @@ from ramjet.core.record import EVIDENCE, OUTCOMES, SIZE_CLASSES, TEMPERATURES, R
 from ramjet.core.retry import Failure
 from ramjet.core.route import REASONS, Ask, Candidate
 from ramjet.core.router import Router
-from ramjet.metrics import ENDPOINT_NAMES, Metrics
+from ramjet.metrics import DRIFTS, ENDPOINT_NAMES, Metrics
 from ramjet.proxy import errors
 from ramjet.proxy.server import health_body
 from ramjet.reload import Reloader
+from tests.rig import metrics_of
 from tests.test_deploy import exported, faults
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,7 +207,7 @@ def test_file_without_replicas_is_refused_as_shown() -> None:
 
 def families() -> dict[str, Metric]:
     """Every exported family by the name that a scrape shows it under."""
-    metrics = Metrics(["a"])
+    metrics = metrics_of("a")
     metrics.prompt_size.observe(1)
     collected = metrics.registry.collect()
     return {each.name + ("_total" if each.type == "counter" else ""): each for each in collected}
@@ -246,7 +247,7 @@ def test_queries_ask_for_what_is_exported(query: str) -> None:
     assert faults(query, "", exported()) == []
 
     values = {"outcome": OUTCOMES, "temperature": TEMPERATURES, "size_class": SIZE_CLASSES, "endpoint": ENDPOINT_NAMES}
-    values["cause"] = CAUSES
+    values |= {"cause": CAUSES, "kind": DRIFTS}
     for label, text in re.findall(r'(\w+)[!=]~?"([^"]*)"', query):
         assert set(text.split("|")) <= set(values[label])
 

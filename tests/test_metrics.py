@@ -7,14 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ramjet.core.fleet import Fleet, Replica, State
+from ramjet.core.admission import Terms
+from ramjet.core.fleet import State
+from ramjet.core.pools import Pools
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS
-from ramjet.core.router import Policy, Router
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival
-from ramjet.metrics import ENDPOINT_NAMES, Metrics
+from ramjet.metrics import DRIFTS, ENDPOINT_NAMES, Metrics
+from tests.core.test_router import Talk, serve
+from tests.rig import metrics_of, router_of, watched
 
 REPLICAS = ("glm-1", "glm-2")
 USAGE = Usage(prompt_tokens=19_845, cached_tokens=19_712, completion_tokens=7)
@@ -51,12 +54,14 @@ def test_every_series_is_there_before_the_first_request() -> None:
     """
     Zero is told from not exported: a rate over a new series would miss its first event.
     """
-    shown = samples(Metrics(REPLICAS))
+    shown = samples(metrics_of(*REPLICAS))
 
     for replica in REPLICAS:
         for family in ("prompt_tokens_total", "cached_tokens_total", "matched_tokens_total", "completion_tokens_total",
-                       "usage_unknown_total", "in_flight", "replica_up", "resident_tokens", "slices_total"):  # fmt: skip
+                       "usage_unknown_total", "in_flight", "resident_tokens", "slices_total", "snapshots",
+                       "conversations", "long_conversations", "long_tokens"):  # fmt: skip
             assert shown[f'ramjet_{family}{{replica="{replica}"}}'] == 0
+        assert sum(shown[f'ramjet_drift_tokens_total{{kind="{kind}",replica="{replica}"}}'] for kind in DRIFTS) == 0
         for reason in REASONS:
             assert shown[f'ramjet_decisions_total{{reason="{reason}",replica="{replica}"}}'] == 0
         for endpoint in ENDPOINT_NAMES:
@@ -73,7 +78,7 @@ def test_every_series_is_there_before_the_first_request() -> None:
     for size in SIZE_CLASSES:
         for temperature in TEMPERATURES:
             assert shown[f'ramjet_turns_total{{size_class="{size}",temperature="{temperature}"}}'] == 0
-    assert shown["ramjet_held"] == 0
+    assert shown["ramjet_held"] == shown["ramjet_longest_hold_seconds"] == 0
     assert shown["ramjet_prompt_tokens_count"] == 0
 
 
@@ -81,7 +86,7 @@ def test_prompt_tokens_are_a_counter_and_a_histogram() -> None:
     """
     Two families that the text format tells apart by their suffixes, each described once, and a parser reads them.
     """
-    metrics = Metrics(REPLICAS)
+    metrics = metrics_of(*REPLICAS)
     metrics.observe(answered())
     text = metrics.render().decode()
 
@@ -98,7 +103,7 @@ def test_no_series_is_written_twice() -> None:
     """
     Prometheus refuses a scrape with duplicates as a whole.
     """
-    lines = [line.rpartition(" ")[0] for line in Metrics(REPLICAS).render().decode().splitlines() if line[0] != "#"]
+    lines = [line.rpartition(" ")[0] for line in metrics_of(*REPLICAS).render().decode().splitlines() if line[0] != "#"]
 
     assert len(lines) == len(set(lines))
 
@@ -107,7 +112,7 @@ def test_every_family_is_described() -> None:
     """
     Each has a help text that is a sentence.
     """
-    text = Metrics(REPLICAS).render().decode()
+    text = metrics_of(*REPLICAS).render().decode()
     helps = [line.split(" ", 3) for line in text.splitlines() if line.startswith("# HELP ")]
 
     assert len(helps) == text.count("# TYPE ")
@@ -126,7 +131,7 @@ def test_buckets_reach_as_far_as_requests_do(family: str, edge: str, below: str)
     """
     A held cold turn takes minutes, and a prompt has up to a million tokens: neither falls beyond the last edge.
     """
-    metrics = Metrics(REPLICAS)
+    metrics = metrics_of(*REPLICAS)
     metrics.observe(answered(ttft_s=299.0, duration_s=1_799.0, usage=Usage(prompt_tokens=999_999, cached_tokens=0)))
 
     counts = [
@@ -143,7 +148,7 @@ def test_the_seeds_first_tokens_fall_into_different_buckets(seconds: float) -> N
     """
     A warm turn, a cold one of 20,000 tokens and one of 313,000 can be told apart to within a third.
     """
-    metrics = Metrics(REPLICAS)
+    metrics = metrics_of(*REPLICAS)
     metrics.observe(answered(ttft_s=seconds))
 
     edges = [
@@ -161,7 +166,7 @@ def test_an_answered_turn_is_counted_everywhere_once() -> None:
     """
     Each number under its name, with the engine's counts where they belong.
     """
-    assert changed(Metrics(REPLICAS), answered()) == pytest.approx({
+    assert changed(metrics_of(*REPLICAS), answered()) == pytest.approx({
         'ramjet_requests_total{endpoint="chat",outcome="ok",replica="glm-1"}': 1,
         'ramjet_decisions_total{reason="affinity",replica="glm-1"}': 1,
         'ramjet_duration_seconds_count{endpoint="chat",replica="glm-1"}': 1,
@@ -174,6 +179,7 @@ def test_an_answered_turn_is_counted_everywhere_once() -> None:
         "ramjet_prompt_tokens_sum": 19_845,
         'ramjet_cached_tokens_total{replica="glm-1"}': 19_712,
         'ramjet_matched_tokens_total{replica="glm-1"}': 19_800,
+        'ramjet_drift_tokens_total{kind="missing",replica="glm-1"}': 88,
         'ramjet_completion_tokens_total{replica="glm-1"}': 7,
     })  # fmt: skip
 
@@ -182,7 +188,7 @@ def test_slices_are_counted_where_they_were_read() -> None:
     """
     Whatever became of the request: the engine has read them.
     """
-    metrics = Metrics(REPLICAS)
+    metrics = metrics_of(*REPLICAS)
 
     changes = changed(metrics, answered(slices=5), answered(slices=2, outcome="client_disconnect"), answered())
 
@@ -193,7 +199,7 @@ def test_probes_count_as_requests_and_as_nothing_else() -> None:
     """
     Our own test traffic is left out of what operators look at.
     """
-    assert changed(Metrics(REPLICAS), answered(probe=True)) == {
+    assert changed(metrics_of(*REPLICAS), answered(probe=True)) == {
         'ramjet_requests_total{endpoint="chat",outcome="ok",replica="glm-1"}': 1
     }
 
@@ -205,7 +211,7 @@ def test_a_request_that_no_replica_got_is_counted_as_such(outcome: str) -> None:
     """
     gone = answered(replica=None, reason=None, outcome=outcome, usage=Usage())
 
-    assert changed(Metrics(REPLICAS), gone) == {
+    assert changed(metrics_of(*REPLICAS), gone) == {
         f'ramjet_requests_total{{endpoint="chat",outcome="{outcome}",replica="none"}}': 1
     }
 
@@ -215,7 +221,7 @@ def test_a_turn_that_failed_says_nothing_about_caches(outcome: str) -> None:
     """
     It is a request, a decision and a duration; its usage and its first token count nowhere.
     """
-    names = changed(Metrics(REPLICAS), answered(outcome=outcome))
+    names = changed(metrics_of(*REPLICAS), answered(outcome=outcome))
 
     assert {name.partition("{")[0] for name in names} == {
         "ramjet_requests_total", "ramjet_decisions_total", "ramjet_duration_seconds_count",
@@ -227,8 +233,8 @@ def test_cached_tokens_that_nobody_reported_are_counted_as_unknown() -> None:
     """
     They are not 0: a dashboard that divides cached by prompt tokens must know how much it does not know.
     """
-    unknown = changed(Metrics(REPLICAS), answered(usage=Usage(prompt_tokens=19_845)))
-    nothing = changed(Metrics(REPLICAS), answered(usage=Usage(prompt_tokens=19_845, cached_tokens=0)))
+    unknown = changed(metrics_of(*REPLICAS), answered(usage=Usage(prompt_tokens=19_845)))
+    nothing = changed(metrics_of(*REPLICAS), answered(usage=Usage(prompt_tokens=19_845, cached_tokens=0)))
 
     assert unknown['ramjet_usage_unknown_total{replica="glm-1"}'] == 1
     assert unknown['ramjet_turns_total{size_class="8k-150k",temperature="unknown"}'] == 1
@@ -236,11 +242,35 @@ def test_cached_tokens_that_nobody_reported_are_counted_as_unknown() -> None:
     assert nothing['ramjet_turns_total{size_class="8k-150k",temperature="cold"}'] == 1
 
 
+@pytest.mark.parametrize(
+    ("matched", "cached", "missing", "unexpected"),
+    [
+        (20_000, 12_288, 7_712, 0),
+        (0, 12_288, 0, 12_288),
+        (12_288, 12_288, 0, 0),
+        (None, 512, 0, 512),
+        (512, None, 0, 0),
+    ],
+)
+def test_drift_is_what_belief_and_report_differ_by(
+    matched: int | None, cached: int | None, missing: int, unexpected: int
+) -> None:
+    """
+    Request by request, so that one belief that was too good does not hide another that was too bad; nothing where
+    nothing was reported.
+    """
+    metrics = metrics_of(*REPLICAS)
+    changed(metrics, answered(matched_tokens=matched, usage=Usage(prompt_tokens=20_050, cached_tokens=cached)))
+
+    shown = [samples(metrics)[f'ramjet_drift_tokens_total{{kind="{kind}",replica="glm-1"}}'] for kind in DRIFTS]
+    assert shown == [missing, unexpected]
+
+
 def test_an_answer_in_one_piece_has_no_first_token() -> None:
     """
     Time to first token is of streams only.
     """
-    assert not [name for name in changed(Metrics(REPLICAS), answered(ttft_s=None)) if "ttft" in name]
+    assert not [name for name in changed(metrics_of(*REPLICAS), answered(ttft_s=None)) if "ttft" in name]
 
 
 ODD = st.builds(
@@ -274,7 +304,7 @@ def test_no_record_adds_a_series(records: list[Record]) -> None:
     """
     Whatever clients send and engines answer.
     """
-    metrics = Metrics(REPLICAS)
+    metrics = metrics_of(*REPLICAS)
     before = set(samples(metrics))
 
     for record in records:
@@ -287,7 +317,7 @@ def test_ten_thousand_clients_add_no_series() -> None:
     """
     Each with a model, an id and a conversation of its own.
     """
-    metrics = Metrics(REPLICAS)
+    metrics = metrics_of(*REPLICAS)
     before = len(samples(metrics))
 
     for number in range(10_000):
@@ -307,18 +337,13 @@ def test_gauges_are_read_from_the_router_when_they_are_scraped() -> None:
     """
     Nothing is counted twice or reset: in flight, up, and what is believed to be held.
     """
-    fleet = Fleet()
-    for name in REPLICAS:
-        fleet.add(Replica(name, f"http://{name}:30000"))
-    router = Router(fleet, Policy())
-    metrics = Metrics()
-    for replica in fleet:
-        metrics.add(replica, router)
+    router = router_of(*REPLICAS)
+    metrics = watched(router)
     visit = router.arrive(Arrival(request_id="r", endpoint="other", body_bytes=9), 0)
     lease = router.place(visit, 0)
     assert lease is not None
     name = lease.replica.name
-    fleet["glm-2"].state = State.DOWN
+    router.fleet["glm-2"].state = State.DOWN
 
     shown = samples(metrics)
     assert shown[f'ramjet_in_flight{{replica="{name}"}}'] == 1
@@ -328,11 +353,73 @@ def test_gauges_are_read_from_the_router_when_they_are_scraped() -> None:
     assert samples(metrics)[f'ramjet_in_flight{{replica="{name}"}}'] == 0
 
 
+def test_living_long_conversations_are_counted_where_they_live() -> None:
+    """
+    From 30 % of the smallest pool on a conversation is long; they are apart by default, and together where one is drained.
+    """
+    router = router_of(*REPLICAS, terms=Terms(mode="off"))
+    metrics = watched(router)
+    router.fleet["glm-2"].draining = True
+    for name in ("one", "two", "short"):
+        serve(router, Talk(name, 1_000 if name == "short" else 160_000).arrival())
+    shown = samples(metrics)
+
+    assert [shown[f'ramjet_long_conversations{{replica="{each}"}}'] for each in REPLICAS] == [2, 0]
+    assert 300_000 < shown['ramjet_long_tokens{replica="glm-1"}'] < 400_000
+    assert shown['ramjet_conversations{replica="glm-1"}'] == 3
+    assert 150_000 < shown['ramjet_resident_tokens{replica="glm-1"}'] <= 499_968
+    assert shown['ramjet_pool_tokens{replica="glm-1"}'] == 499_968
+    assert 0 < shown['ramjet_snapshots{replica="glm-1"}'] <= shown['ramjet_snapshot_slots{replica="glm-1"}'] == 24
+
+
+def test_a_size_that_nobody_knows_is_not_there() -> None:
+    """
+    It is not 0, and a sum of what is known stays one.
+    """
+    router = router_of(*REPLICAS)
+    router.resize("glm-2", configured=Pools())
+    shown = samples(watched(router))
+
+    for family in ("pool_tokens", "snapshots", "snapshot_slots"):
+        assert f'ramjet_{family}{{replica="glm-1"}}' in shown
+        assert f'ramjet_{family}{{replica="glm-2"}}' not in shown
+
+
+def test_the_longest_hold_is_that_of_who_waits_now() -> None:
+    """
+    From its beginning until it ends, and 0 while nobody waits.
+    """
+    router, clock = router_of(*REPLICAS), [0.0]
+    metrics = watched(router, lambda: clock[0])
+    held = [router.arrive(Arrival(request_id=name, endpoint="other", body_bytes=9), 0.0) for name in "ab"]
+    for start_s, visit in zip((10.0, 15.0), held, strict=True):
+        router.admission.hold(visit, None, start_s)
+    clock[0] = 40.0
+    longest = [samples(metrics)["ramjet_longest_hold_seconds"]]
+    for visit in held:
+        router.admission.leave(visit)
+        longest.append(samples(metrics)["ramjet_longest_hold_seconds"])
+
+    assert longest == [30.0, 25.0, 0.0]
+
+
+def test_a_replica_takes_all_of_its_series_along() -> None:
+    """
+    Whoever comes later under another name finds none of its series left.
+    """
+    router = router_of(*REPLICAS)
+    metrics = watched(router)
+    router.remove("glm-2")
+    metrics.remove("glm-2")
+
+    assert not [name for name in samples(metrics) if "glm-2" in name]
+
+
 def test_two_processes_in_one_test_do_not_share_metrics() -> None:
     """
     The registry is the instance's own.
     """
-    one, other = Metrics(REPLICAS), Metrics(REPLICAS)
+    one, other = metrics_of(*REPLICAS), metrics_of(*REPLICAS)
 
     one.observe(answered())
 

@@ -193,7 +193,8 @@ async def test_a_replica_that_is_dead_at_start_stops_nothing() -> None:
     Ramjet starts, says so, and serves health.
     """
     async with serving(dead_url()) as served, httpx.AsyncClient() as client:
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(20):
+            while (await client.get(f"{served.url}/health")).status_code != 503:  # noqa: ASYNC110 - until the first probe
+                await asyncio.sleep(0.02)
 
-        assert (await client.get(f"{served.url}/health")).status_code == 503
         assert (await client.get(f"{served.admin}/health")).json()["replicas"]["a"]["state"] == "down"

@@ -103,6 +103,10 @@ class Admission(Generic[T]):
         """Seconds that swaps may still cost at a replica."""
         return self._account(replica).seconds
 
+    def longest_s(self, now: float) -> float:
+        """How long the one who has waited longest has waited; 0 if nobody waits."""
+        return max((now - each.since for each in self._held.values()), default=0.0)
+
     def choose(self, ranked: Sequence[Scored], home: str | None) -> Scored | None:
         """The cheapest replica where a request may enter free of charge, now that it comes; None: it is to be held.
 
@@ -182,9 +186,8 @@ class Admission(Generic[T]):
         self._filled_at = now
         for name in [name for name in self._accounts if name not in replicas]:
             del self._accounts[name]
-        oldest_s = max((now - each.since for each in self._held.values()), default=0.0)
         terms = self.terms
-        share = min(terms.most_share, terms.share * max(1.0, oldest_s / terms.patience_s))
+        share = min(terms.most_share, terms.share * max(1.0, self.longest_s(now) / terms.patience_s))
         for name in replicas:
             account = self._account(name)
             account.seconds = min(terms.most_allowance_s, account.seconds + share * elapsed)
@@ -257,7 +260,7 @@ class Admission(Generic[T]):
         return candidate.is_full and candidate.fits and self._account(candidate.replica).drained_for is None
 
     def _is_free(self, candidate: Candidate, who: T | None = None) -> bool:
-        return self._is_possible(candidate, who) and self.terms.costs_nothing(candidate)
+        return self.terms.costs_nothing(candidate) and self._is_possible(candidate, who)
 
     def _free(self, ranked: Sequence[Scored], home: str | None, who: T | None) -> Scored | None:
         free = next((each for each in ranked if self._is_free(each.candidate, who)), None)

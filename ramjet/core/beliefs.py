@@ -65,12 +65,13 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
-        # What prompts found, by their first block, and for which version that is true.
-        self._outlooks: dict[int, tuple[Match, list[Node], int]] = {}
+        # What prompts found, by their first block: the match, its runs, the snapshots on them, and how many blocks of it
+        # can be reused by a prompt that goes on. And for which version that is true.
+        self._outlooks: dict[int, tuple[Match, list[Node], int, int]] = {}
         self._outlooks_of = 0
         # What would go first; for which version and pace, and when, that was worked out.
         self._losses: Losses
-        self._losses_of: tuple[int, float] | None = None
+        self._losses_of = -1, 1.0
         self._losses_at = -math.inf
         self._share = 1.0
         self._most_share = 1.0
@@ -98,8 +99,12 @@ class Belief:
             if found.node is None:
                 return Outlook(Hit(0, 0, 0), [], 0)
             path = list(found.node.path())
-            known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path)
-        found, path, slots = known
+            depth = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found).depth
+            known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path), depth
+        found, path, slots, depth = known
+        known_tokens = blocks.tokens(found.depth)
+        if known_tokens < prompt_tokens:
+            return Outlook(Hit(depth, blocks.tokens(depth), known_tokens), path, slots)
         return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots)
 
     def fits(self, outlook: Outlook, prompt_tokens: int) -> bool:
@@ -247,7 +252,8 @@ class Belief:
             most_s: when to stop counting.
         """
         pace = self.pace.factor
-        if self._losses_of != (self.version, pace) or now - self._losses_at >= KNOWN_S:
+        version, of_pace = self._losses_of
+        if version != self.version or of_pace != pace or now - self._losses_at >= KNOWN_S:
             self._losses, self._losses_of, self._losses_at = Losses(self.cache, prices, pace), (self.version, pace), now
         tokens = prompt_tokens - outlook.hit.tokens
         slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)

@@ -224,11 +224,16 @@ class Conversations:
     def long_tokens(self, least_tokens: int, but: Conversation | None) -> Counter[str]:
         """Tokens of the living conversations of at least `least_tokens`, by home, one conversation left out."""
         tokens: Counter[str] = Counter()
-        for size, those in self._by_size.items():
-            for conversation in those if size >= least_tokens.bit_length() else ():
-                if conversation.tokens >= least_tokens and conversation.home is not None and conversation is not but:
-                    tokens[conversation.home] += conversation.tokens
+        for conversation in self.long(least_tokens):
+            if conversation.home is not None and conversation is not but:
+                tokens[conversation.home] += conversation.tokens
         return tokens
+
+    def long(self, least_tokens: int) -> Iterator[Conversation]:
+        """The living conversations of at least `least_tokens`."""
+        for size, those in self._by_size.items():
+            if size >= least_tokens.bit_length():
+                yield from (each for each in those if each.tokens >= least_tokens)
 
     def admit(self, blocks: Blocks, head: int, sighting: Sighting, now: float) -> Turn:
         """Take a prompt in as its conversation's next turn, which runs from now on."""

@@ -66,7 +66,7 @@ class Losses:
         return (
             owner in self._worths
             or (bool(path) and path[0].touched_at <= self._used_at)
-            or not self._states.keys().isdisjoint(path)
+            or (bool(self._states) and not self._states.keys().isdisjoint(path))
         )
 
     def harm_s(self, tokens: int, slots: int, most_s: float) -> float:
@@ -109,18 +109,26 @@ class Losses:
         """How many runs go for so many tokens; no more than it takes to stop counting."""
         tokens = self._tokens[-1] if self._tokens else 0
         total = self._total[-1] if self._total else 0.0
-        while tokens < short_tokens and total <= most_s and (node := next(self._runs, None)) is not None:
-            if node.holders or node in self._path:
-                continue
-            owner, end = node.owner, node.ends[-1]
-            lost = 0.0 if owner is None else self._price_s(owner, node.start, end)
-            tokens += end - node.start
-            total += lost
-            self._tokens.append(tokens)
-            self._owners.append(owner)
-            self._lost.append(lost)
-            self._total.append(total)
-            self._used_at = node.touched_at
+        if tokens < short_tokens and total <= most_s:
+            # A long prompt pushes out dozens of runs at every replica: nothing is looked up twice in here.
+            path, worths, pace, read_s = self._path, self._worths, self._pace, self._prices.read_s
+            for node in self._runs:
+                if node.holders or node in path:
+                    continue
+                owner, start, end = node.owner, node.start, node.ends[-1]
+                lost = 0.0
+                if owner is not None:
+                    worth = worths.get(owner)
+                    lost = (self._worth(owner) if worth is None else worth) * (pace * read_s(start, end))
+                tokens += end - start
+                total += lost
+                self._tokens.append(tokens)
+                self._owners.append(owner)
+                self._lost.append(lost)
+                self._total.append(total)
+                self._used_at = node.touched_at
+                if tokens >= short_tokens or total > most_s:
+                    break
         enough = min(bisect_left(self._tokens, short_tokens), bisect_right(self._total, most_s))
         return min(enough + 1, len(self._tokens))
 
@@ -140,6 +148,8 @@ class Losses:
 
     def _price_s(self, owner: object, start: int, end: int) -> float:
         worth = self._worths.get(owner)
-        if worth is None:
-            worth = self._worths[owner] = 0.0 if owner is self._owner else self._prices.worth(owner)
-        return worth * (self._pace * self._prices.read_s(start, end))
+        return (self._worth(owner) if worth is None else worth) * (self._pace * self._prices.read_s(start, end))
+
+    def _worth(self, owner: object) -> float:
+        worth = self._worths[owner] = 0.0 if owner is self._owner else self._prices.worth(owner)
+        return worth

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -129,8 +130,16 @@ class Scored(NamedTuple):
     """A candidate with the working of its cost."""
 
     candidate: Candidate
-    costs: Mapping[str, float]
     total_s: float
+    names: Sequence[str] = ()
+    """Of the costs..."""
+    seconds: Sequence[float] = ()
+    """...and each of them, which make up the total."""
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The costs by name; made when somebody asks, for most are never asked for."""
+        return dict(zip(self.names, self.seconds, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +207,12 @@ def _apply(
 
 
 def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:
-    names = [cost.name for cost in costs]
+    names = tuple(cost.name for cost in costs)
     columns = [cost.seconds(ask, candidates) for cost in costs]
-    workings = zip(*columns, strict=True) if columns else [()] * len(candidates)
-    scored = [
-        Scored(candidate, dict(zip(names, working, strict=True)), sum(working))
-        for candidate, working in zip(candidates, workings, strict=True)
-    ]
+    workings = list(zip(*columns, strict=True)) if columns else [()] * len(candidates)
+    scored = list(map(Scored, candidates, map(sum, workings), repeat(names), workings))
     scored.sort(key=attrgetter("total_s"))
-    breaking = [cost.name for cost in costs if cost.breaks_ties]
+    breaking = [at for at, cost in enumerate(costs) if cost.breaks_ties]
     limit = tied_until_s(scored[0].total_s)
     tied = sum(each.total_s <= limit for each in scored)
     scored[:tied] = sorted(
@@ -214,7 +220,7 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
         key=lambda each: (
             -each.candidate.own_tokens,
             each.candidate.replica != ask.home,
-            sum(each.costs[name] for name in breaking),
+            sum(each.seconds[at] for at in breaking),
             -rendezvous(ask, each.candidate),
         ),
     )

@@ -281,10 +281,7 @@ async def play(front: Front, path: str, expected: Behaviour, form: str) -> None:
     assert front.in_flight == {"a": 0, "b": 0}
     assert [replica.queue_s for replica in front.router.fleet] == [0.0, 0.0]
     assert {replica.state is State.DOWN for replica in front.router.fleet} == {expected.script is None}
-    booked = f'endpoint="{ENDPOINTS[path]}",outcome="{expected.outcome}"'
-    scrape = (await ask(front.admin_url, request("/metrics", None, method="GET"))).body.decode()
-    lines = [line for line in scrape.splitlines() if line.startswith("ramjet_requests_total") and booked in line]
-    assert sum(float(line.rpartition(" ")[2]) for line in lines) == 1
+    assert front.metric("ramjet_requests_total", endpoint=ENDPOINTS[path], outcome=expected.outcome) == 1
 
 
 def check_reply(reply: Reply, expected: Behaviour, form: str) -> None:

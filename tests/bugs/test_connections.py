@@ -528,6 +528,7 @@ HEAVY = {
 
 
 @case(50)
+@pytest.mark.alone
 @pytest.mark.parametrize("what", HEAVY)
 async def test_a_large_body_does_not_hold_up_the_others(what: str) -> None:
     """

@@ -48,7 +48,7 @@ async def test_a_nonce_in_the_first_line_does_not_lose_the_conversation(path: st
         assert len(went) == 1
         assert [record.turn for record in front.records] == [1, 2, 3, 4, 5]
         assert {record.cold_cause for record in front.records[1:]} == {"prefix_changed"}
-        assert await front.metric("ramjet_turns_total", temperature="cold") == 4
+        assert front.metric("ramjet_turns_total", temperature="cold") == 4
 
 
 ODD = (
@@ -158,6 +158,7 @@ async def test_no_shape_of_a_message_is_a_fault_of_ours(message: dict[str, Any])
 
 
 @case(23)
+@pytest.mark.alone
 def test_an_image_is_hashed_in_milliseconds() -> None:
     """
     2 MB of base64; the best of five, since the machine does other things too.

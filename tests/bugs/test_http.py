@@ -78,7 +78,7 @@ CODED = {
     "br": ("br", b"\x0b\x02\x80hello\x03"),
     "wrong label": ("gzip", BODY),
     "truncated": ("gzip", gzip.compress(BODY)[:-6]),
-    "bomb": ("gzip", gzip.compress(bytes(200 << 20), 9)),
+    "bomb": ("gzip", 200 * gzip.compress(bytes(1 << 20), 9)),
     "unknown": ("rot13", BODY),
 }
 

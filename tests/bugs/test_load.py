@@ -110,7 +110,7 @@ async def test_load_is_counted_at_every_endpoint_before_an_answer(path: str) -> 
 
             assert sum(front.in_flight.values()) == 20
             assert min(front.in_flight.values()) >= 5
-            assert await front.metric("ramjet_in_flight") == 20
+            assert front.metric("ramjet_in_flight") == 20
             go.set()
         assert sum(front.in_flight.values()) == 0
 
@@ -187,7 +187,7 @@ async def test_who_leaves_is_not_counted_any_more(path: str) -> None:
             assert front.in_flight == {"a": 0, "b": 0}
             assert lowest == 0
             assert [replica.queue_s for replica in front.router.fleet] == [0.0, 0.0]
-            assert await front.metric("ramjet_in_flight") == 0
+            assert front.metric("ramjet_in_flight") == 0
             assert "internal_error" not in {record.outcome for record in front.records}
 
 
@@ -310,7 +310,7 @@ async def test_two_long_conversations_on_one_replica_are_worth_a_warning() -> No
                 for body in bodies:
                     await ask(front.url, request(CHAT, body))
                 told = [record for record in front.records if record.confined_tokens]
-                return told, await front.metric("ramjet_long_confined_total", replica="a")
+                return told, front.metric("ramjet_long_confined_total", replica="a")
 
     told, counted = await warnings(confine)
     assert [(record.replica, record.confined_tokens > 190_000) for record in told] == [("a", True)] * 2
@@ -384,8 +384,8 @@ async def test_the_second_turn_returns_at_every_endpoint_and_says_so(path: str, 
             ]
             assert went[0] == went[1] == front.records[-1].replica
             assert (front.records[-1].turn, front.records[-1].reason) == (2, "affinity")
-        assert await front.metric("ramjet_decisions_total", reason="affinity") == 8
-        assert await front.metric("ramjet_decisions_total") == 16
+        assert front.metric("ramjet_decisions_total", reason="affinity") == 8
+        assert front.metric("ramjet_decisions_total") == 16
 
 
 @case(16)

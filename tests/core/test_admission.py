@@ -19,7 +19,7 @@ def at(replica: str, total_s: float | None = None, **facts: Any) -> Scored:
     """A replica as one request sees it; its cost is what reading and harm make, unless given."""
     candidate = Candidate(replica=replica, identity=f"http://{replica}", **facts)
     total = candidate.read_s + candidate.harm_s if total_s is None else total_s
-    return Scored(candidate, {}, total)
+    return Scored(candidate, total)
 
 
 def where(chosen: Scored | None) -> str | None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ramjet.core.cache import CacheSpec, EngineCache, Hit, HostTier, Seat, SlotCache, SlotSpec, Snapshots
 from tests.core.caches import PAGE, blocks, check, check_promises, check_slots
+from tests.effort import examples
 
 GRID, CHUNK = 2 * PAGE, 4 * PAGE
 
@@ -291,13 +292,13 @@ class InSlots(Requests):
 
 
 InATree.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=SLOW
+    max_examples=examples(80), stateful_step_count=40, deadline=None, suppress_health_check=SLOW
 )
 AsABelief.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=SLOW
+    max_examples=examples(40), stateful_step_count=40, deadline=None, suppress_health_check=SLOW
 )
 InSlots.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=SLOW
+    max_examples=examples(50), stateful_step_count=40, deadline=None, suppress_health_check=SLOW
 )
 TestInATree = InATree.TestCase
 TestAsABelief = AsABelief.TestCase
@@ -315,7 +316,7 @@ def reused(spec: CacheSpec, history: list[list[int]]) -> list[int | None]:
 
 
 @given(specs(), st.lists(WORDS, max_size=12))
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW)
 def test_equal_histories_give_equal_caches(spec: CacheSpec, history: list[list[int]]) -> None:
     """
     Nothing depends on where in memory a run lies.
@@ -324,7 +325,7 @@ def test_equal_histories_give_equal_caches(spec: CacheSpec, history: list[list[i
 
 
 @given(st.integers(13, 20), st.integers(1, 8), st.lists(WORDS, max_size=14))
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=SLOW)
 def test_of_attention_layers_alone_a_larger_pool_never_turns_a_hit_into_a_miss(
     pages: int, more: int, history: list[list[int]]
 ) -> None:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ramjet.core.cache import Blocks
 from ramjet.core.conversations import Conversation, Conversations, Turn
 from ramjet.core.hints import Hint, hashed
+from tests.effort import examples
 
 HEAD = 2
 """In these tests a prompt is one block a word: the first is the system prompt, the second the first question."""
@@ -579,7 +580,7 @@ class Traffic(RuleBasedStateMachine):
         assert not any(node.holders for node in self.known.history._order)
 
 
-Traffic.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
+Traffic.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
 test_whatever_happens_the_index_is_what_lives = Traffic.TestCase
 
 

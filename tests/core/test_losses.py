@@ -15,6 +15,7 @@ from ramjet.core.losses import Prices
 from ramjet.core.policies import Reading
 from ramjet.core.pools import Pools
 from tests.core import eager
+from tests.effort import examples
 
 BLOCK = 256
 WORTH = {"ann": 1.0, "bob": 0.5, "cid": 0.25}
@@ -81,7 +82,7 @@ def apply(belief: Belief, seats: list[Seat], event: tuple[Any, ...], now: float)
     events=st.lists(EVENT, min_size=2, max_size=12),
     asking=st.lists(st.tuples(WORDS, WHO, st.sampled_from((0.3, 1.0, 1e9))), min_size=4, max_size=8),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_looked_up_is_what_a_walk_would_say(
     pools: Pools,
     before: list[tuple[Any, ...]],

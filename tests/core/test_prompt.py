@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramjet.core.prompt import ENDPOINTS, MEDIA_SIZE, Prompt, Unreadable, endpoint_of, read
+from tests.effort import examples
 
 SYSTEM = {"role": "system", "content": "You are a coding agent."}
 QUESTION = {"role": "user", "content": "Why did the cache forget 49,152 tokens?"}
@@ -355,7 +356,7 @@ NEARLY = st.fixed_dictionaries(
 
 
 @given(body=JSON | NEARLY, endpoint=st.sampled_from(GENERATING))
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 def test_whatever_json_comes_is_read_or_unreadable(body: Any, endpoint: str) -> None:
     """
     No shape of JSON raises anything but Unreadable, and what is read has a size.

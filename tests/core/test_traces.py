@@ -18,13 +18,14 @@ from ramjet.core.beliefs import KNOWN_S, Belief, Outlook
 from ramjet.core.cache import Blocks
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.losses import Prices
-from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, PrefillCost
+from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, Policy, PrefillCost
 from ramjet.core.route import Decision
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.core.visit import Visit
 from ramjet.lab.production import SHIPPED
 from tests.core.eager import harm_s
 from tests.core.traces import POOLS, TALKS, Event, Player, digest, router
+from tests.effort import examples
 
 
 class EagerBelief(Belief):
@@ -47,7 +48,7 @@ class EagerRouter(Router):
 
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         super().__init__(fleet, policy)
-        self.beliefs = {replica.name: EagerBelief(replica.pools) for replica in fleet}
+        self.beliefs.update((replica.name, EagerBelief(replica.pools)) for replica in fleet)
 
     def add(self, replica: Replica) -> None:
         super().add(replica)
@@ -56,8 +57,11 @@ class EagerRouter(Router):
     def _stay(self, visit: Visit, now: float) -> Decision | None:
         return None
 
-    def _glance(self, visit: Visit, now: float) -> Decision | None:
-        return None
+    def _must_wait(self, visit: Visit, now: float) -> bool:
+        return False
+
+    def _look_around(self, visit: Visit, now: float) -> Decision | None:
+        return self._decide(visit, now)
 
 
 MODES: tuple[Mode, ...] = ("enforce", "enforce", "observe", "off")
@@ -114,7 +118,7 @@ ANY_TIME = st.sampled_from((0.0, 0.01, 1.0, 8.0, 31.0, 400.0))
 
 
 @given(pools=FLEETS, policy=st.sampled_from(POLICIES), trace=events(st.sampled_from((KNOWN_S, 7.0, 31.0, 400.0))))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_decisions_are_those_of_a_router_that_looks_at_everything(
     pools: list[int], policy: Policy, trace: list[Event]
 ) -> None:
@@ -134,7 +138,7 @@ def test_decisions_are_those_of_a_router_that_looks_at_everything(
     policy=st.sampled_from(POLICIES),
     trace=events(ANY_TIME),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_order_of_the_configuration_never_matters(
     fleet: tuple[list[int], list[int]], policy: Policy, trace: list[Event]
 ) -> None:
@@ -151,16 +155,16 @@ def test_the_order_of_the_configuration_never_matters(
 class Watched(Router):
     """Looks at every decision as it is made."""
 
-    def _decide(self, visit: Visit, now: float, **how: bool) -> Decision | None:
+    def _decide(self, visit: Visit, now: float, **how: Any) -> Decision | None:
         decision = super()._decide(visit, now, **how)
-        able = {replica.name for replica in self._able(visit)}
+        able = {replica.name for replica in self.offers.able(visit)}
         assert (decision is None) is (not able)
         if decision is not None:
             ranked = [scored.candidate.replica for scored in decision.ranked]
             assert sorted([*ranked, *decision.refused]) == sorted(able)
             assert all(decision.refused.values())
             assert decision.elsewhere_s is None
-            seen = [self._candidate(visit, each, 0, self._prices(now), now) for each in self._able(visit)]
+            seen = self.offers.candidates(visit, self.offers.able(visit), {}, now)
             assert decision.best_matched_tokens == max(each.matched_tokens for each in seen)
         return decision
 
@@ -179,7 +183,7 @@ class Watched(Router):
     policy=st.one_of(st.just(PRESSED), st.just(PRESSED), st.sampled_from(POLICIES)),
     trace=events(ANY_TIME),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_nobody_is_forgotten_and_nothing_is_spent_twice(pools: list[int], policy: Policy, trace: list[Event]) -> None:
     """
     Whoever is held enters, or leaves, or is still held; replicas are ranked, or refused with a reason, or were not even

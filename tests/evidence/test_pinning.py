@@ -52,7 +52,7 @@ async def test_fifty_conversations_with_one_system_prompt() -> None:
                     assert all(logged[key] == value for key, value in seen.cached.items() if value is not None)
                     assert all(logged[key] in (None, 0) for key, value in seen.cached.items() if value is None)
                     total = sum(value or 0 for value in seen.cached.values())
-                    assert await front.metric("ramjet_cached_tokens_total") == total
+                    assert front.metric("ramjet_cached_tokens_total") == total
                     assert sum(front.in_flight.values()) == 0
                     prompt = sum(record.usage.prompt_tokens or 0 for record in front.records)
                     rows.append(

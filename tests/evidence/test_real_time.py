@@ -84,6 +84,7 @@ def test_a_turn_that_keeps_half_a_message_is_refused() -> None:
         talk.say(Turn(1.0, 2_048, 100, 3, ((8, 5),), ()))
 
 
+@pytest.mark.alone
 async def test_a_play_in_real_time_is_that_of_virtual_time(tmp_path: Path) -> None:
     """
     Two conversations, one after the other: each turn reuses what it does there, and Ramjet's seconds are as long.

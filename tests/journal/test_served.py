@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from ramjet.cli import main
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet
+from ramjet.core.policies import Policy
 from ramjet.core.prompt import read
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.journal.blocks import salter
 from ramjet.journal.read import Reader, Row
 from ramjet.replica.server import running_replica

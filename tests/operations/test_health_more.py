@@ -9,11 +9,12 @@ import httpx
 import pytest
 
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.router import Policy, Router
+from ramjet.core.policies import Policy
+from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
 from tests.operations.support import CHAT, TOKEN, body, longer, until
 from tests.rig import Front, ramjet
-from tests.scripted import Connection, ScriptedEngine, Seen, dead_url, scripted_engine
+from tests.scripted import Connection, ScriptedEngine, Seen, scripted_engine
 
 HEALTH = {"interval_s": 0.05, "timeout_s": 0.3, "delivering_s": 0.3, "wedged_s": 0.5}
 
@@ -92,7 +93,7 @@ async def test_an_engine_that_only_looks_healthy_is_found_by_its_silence(client:
                         stuck.append(task)
                 await until(lambda: state(front, "a") is State.DOWN)
                 assert "wedged" in (front.router.fleet["a"].last_error or "")
-                assert await front.metric("ramjet_replica_up", replica="a") == 0
+                assert front.metric("ramjet_replica_up", replica="a") == 0
                 assert (await client.get(f"{front.url}/health")).json()["status"] == "degraded"
 
                 asked = ill.asked
@@ -218,7 +219,7 @@ async def test_when_all_are_down_requests_are_tried_and_said_to_be(client: httpx
             await front.settled()
 
             assert {reason for _, reason in placed} == {"fail_open"}
-            assert await front.metric("ramjet_decisions_total", reason="fail_open") == 6
+            assert front.metric("ramjet_decisions_total", reason="fail_open") == 6
             assert {record.log_fields()["reason"] for record in front.records} == {"fail_open"}
             health = await client.get(f"{front.url}/health")
             assert (health.status_code, health.json()["status"]) == (503, "down")
@@ -290,11 +291,15 @@ class _Restartable:
     def __init__(self, script: Ill) -> None:
         self.engine = ScriptedEngine(script)
         self.server: asyncio.Server | None = None
-        self.url = dead_url()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        host, port = self.url.removeprefix("http://").split(":")
-        self.server = await asyncio.start_server(self.engine._serve, host, int(port), limit=1 << 22)
+        self.server = await asyncio.start_server(self.engine._serve, "127.0.0.1", self.port, limit=1 << 22)
+        self.port = self.server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         if self.server is not None:

@@ -16,6 +16,8 @@ import pytest
 from tests.operations.support import CHAT, Live, Timed, address_of, body, config, live
 from tests.scripted import Connection, Seen, scripted_engine
 
+pytestmark = pytest.mark.alone
+
 MOST_S = 0.5
 """Generous: the machine may be doing other things. What is meant is that nobody waits for a body to be read."""
 

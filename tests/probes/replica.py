@@ -197,6 +197,9 @@ class Replica:
     """What it says of itself, by path: JSON, or a text."""
     gone_after: int | None = None
     """Answers after which it breaks every connection."""
+    silent_after: int | None = None
+    """Answers after which it says no more; then `silent` is set."""
+    silent: asyncio.Event = field(default_factory=asyncio.Event)
     token_s: float = 0.0
     """Seconds for each token that it reads."""
     name: str | None = None
@@ -235,6 +238,9 @@ class Replica:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
+        if self.silent_after is not None and len(self.bodies) >= self.silent_after:
+            self.silent.set()
+            await asyncio.Event().wait()
         body = await request.json()
         self.bodies.append(body)
         if body["stream"] and not self.streams:

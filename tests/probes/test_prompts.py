@@ -15,7 +15,7 @@ from tests.probes.replica import taught
 LABELS = st.sampled_from(["a", "b", "session 1", "session 12"])
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(short=st.integers(1, 9_000), more=st.integers(0, 9_000), label=LABELS)
 def test_a_longer_text_begins_with_the_shorter(short: int, more: int, label: str) -> None:
     """
@@ -45,7 +45,7 @@ def test_words_are_many_and_all_of_one_length() -> None:
     assert {len(word) + 1 for word in WORDS} == {WORD_CHARACTERS}
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(at=st.integers(1, 4_000), other=LABELS, length=st.integers(4_100, 9_000))
 def test_a_branch_shares_exactly_what_it_should(at: int, other: str, length: int) -> None:
     """
@@ -61,7 +61,7 @@ def test_a_branch_shares_exactly_what_it_should(at: int, other: str, length: int
     assert len(text) == length
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(
     characters=st.sampled_from([1, 2, 3.7, 4, 5.2]),
     template=st.integers(3, 120),
@@ -84,7 +84,7 @@ def test_lengths_are_right_once_an_engine_has_counted(characters: float, templat
     assert second == pytest.approx(tokens, abs=characters + 2)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(tokens=st.integers(2_048, 60_000), place=st.floats(0.1, 0.9))
 def test_a_branch_leaves_at_most_where_it_was_asked_to(tokens: int, place: float) -> None:
     """

@@ -56,7 +56,7 @@ from ramjet.proxy.errors import error_event, error_in
         ),
         *(
             (500, body, {"message": "the replica answered 500", "type": "api_error", "param": None, "code": 500})
-            for body in (b"", b" \n", b"null", b"{}", b"[]", b'{"error":null}', gzip.compress(b"{}"))
+            for body in (b"", b" \n", b"null", b"{}", b"[]", b'{"error":null}', gzip.compress(b"{}", mtime=0))
         ),
     ],
 )

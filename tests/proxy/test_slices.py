@@ -100,7 +100,7 @@ async def test_a_warm_turn_slips_in_while_a_long_prompt_is_read(sliced: bool, mo
         record = next(each for each in front.records if each.endpoint == "completions")
         # The first start's silence is a 0 since a later one has said what it found; without, nobody ever said anything.
         assert (record.slices, record.usage.cached_tokens) == ((5, 0) if sliced else (0, None))
-        assert await front.metric("ramjet_slices_total", replica="a") == len(starts)
+        assert front.metric("ramjet_slices_total", replica="a") == len(starts)
         turn = next(each for each in front.records if each.turn == 2)
         assert (turn.slices, turn.temperature) == (0, "warm")
     async with quick() as fresh, openai.AsyncOpenAI(base_url=f"{fresh.url}/v1", api_key="none") as sdk:

@@ -40,6 +40,7 @@ def test_virtual_time_never_falls_and_passes_at_the_rate(changes: list[tuple[flo
         assert due is None if rate == 0 else due == pytest.approx(now + 3 / rate)
 
 
+@pytest.mark.alone
 async def test_answers_come_when_the_engine_has_them() -> None:
     """
     The first token after the overhead and the reading, each further one a step later, at 100 times the speed.
@@ -54,7 +55,8 @@ async def test_answers_come_when_the_engine_has_them() -> None:
 
     expected_s = (timing.overhead_s + timing.read_s(0, 20_000)) / 100
     assert expected_s * 0.99 < first_s < expected_s + 0.3
-    assert all_s - first_s > 49 * timing.steps_s(1) / 100 * 0.9
+    # From the beginning: a busy machine can only have seen the first one late.
+    assert all_s > expected_s + 49 * timing.steps_s(1) / 100 * 0.9
     assert (driver.engine.running, driver.engine.waiting) == (0, 0)
 
 
@@ -105,6 +107,7 @@ async def test_a_wedge_stops_the_time_and_what_was_under_way_goes_on_after_it() 
         assert time.perf_counter() - began > (99 - before) * ATTENTION.timing.steps_s(1) / 100 * 0.9
 
 
+@pytest.mark.alone
 async def test_an_engine_that_cannot_keep_up_does_not_make_its_server_deaf() -> None:
     """
     Each step takes longer to simulate than it lasts: virtual time falls behind, and others get their turn meanwhile.

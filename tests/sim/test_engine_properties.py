@@ -12,6 +12,7 @@ from ramjet.sim.engine import Engine, Event, Job
 from ramjet.sim.profile import Profile, Timing
 from tests.core.caches import PAGE, blocks, check, check_slots
 from tests.core.test_engine_cache import CHUNK, GRID, SLOW, WORDS, specs
+from tests.effort import examples
 
 TIMINGS = (
     # Halves and quarters, so that things happen at the very same instant; and numbers that no float can hold.
@@ -168,7 +169,7 @@ class Story:
 
 
 @given(profiles(), STORIES)
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=SLOW)
 def test_everybody_who_fits_is_served(profile: Profile, story: list[Each]) -> None:
     """
     Whoever came, stayed and fits has an end, in order: arrival, seat, first token, last; and nobody leaves a trace.
@@ -188,7 +189,7 @@ def test_everybody_who_fits_is_served(profile: Profile, story: list[Each]) -> No
 
 
 @given(profiles(), STORIES)
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW)
 def test_whole_runs_change_nothing_but_how_often_one_is_told(profile: Profile, story: list[Each]) -> None:
     """
     Answers that grow by many tokens at once have the same first and last instants, and find the same in the cache.
@@ -201,7 +202,7 @@ def test_whole_runs_change_nothing_but_how_often_one_is_told(profile: Profile, s
 
 
 @given(profiles(), STORIES)
-@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=SLOW)
 def test_a_replay_is_deterministic(profile: Profile, story: list[Each]) -> None:
     """
     Equal stories have equal ends, to the last digit.

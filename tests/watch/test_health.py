@@ -144,7 +144,7 @@ async def test_a_failing_replica_goes_and_comes_back() -> None:
             engine.status, before = status, engine.probes
             await until(front, State.DOWN)
             assert engine.probes - before >= 3
-            assert await front.metric("ramjet_replica_up", replica="a") == 0
+            assert front.metric("ramjet_replica_up", replica="a") == 0
             engine.status = 200
             assert await until(front, State.UP, State.TRIAL) < 2
             async with httpx.AsyncClient() as client:

@@ -1,0 +1,196 @@
+"""What each replica offers a prompt: how soon it would be read there, how much of it is there, what it would push out.
+
+Looking changes nothing that anybody decides by; whoever wants a place has to book it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from ramjet.core.beliefs import Belief, Outlook
+from ramjet.core.conversations import Conversation, Conversations
+from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.losses import Prices
+from ramjet.core.policies import Policy, long_from
+from ramjet.core.returns import Returns
+from ramjet.core.route import Candidate
+from ramjet.core.slices import MOST_SLICES
+from ramjet.core.visit import Lease, Visit
+
+_LEAD_S = 0.3
+"""A reading that ends sooner than this keeps nobody out."""
+_IDLE = 0.0, 0, 0.0
+"""How a replica stands where nobody reads."""
+
+
+class Offers:
+    """The fleet as a request sees it."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        beliefs: Mapping[str, Belief],
+        conversations: Conversations,
+        returns: Returns,
+    ) -> None:
+        """
+        Args:
+            fleet: who can serve.
+            policy: what is in force; whoever changes it says so here too.
+            beliefs: what each replica holds, by name.
+            conversations: who is alive.
+            returns: how likely they are to come back.
+        """
+        self.fleet = fleet
+        self.policy = policy
+        self._beliefs = beliefs
+        self._conversations = conversations
+        self._returns = returns
+        self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int, float]]] = {}
+
+    def able(self, visit: Visit) -> list[Replica]:
+        """The replicas that can serve a request and have not been tried."""
+        replicas = [each for each in self.fleet.able if each.name not in visit.tried]
+        model = visit.arrival.model
+        if model is not None and any(model in each.models for each in replicas):
+            replicas = [each for each in replicas if not each.models or model in each.models]
+        return replicas
+
+    def smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
+        """The smallest of their token pools that are known."""
+        pools = (self._beliefs[each.name].pool_tokens for each in replicas)
+        return min((pool for pool in pools if pool is not None), default=None)
+
+    def long_tokens(self, visit: Visit, pool_tokens: int | None) -> Mapping[str, int]:
+        """Tokens of the other living long conversations at each replica; nothing where the request is not long.
+
+        `pool_tokens` is the smallest pool, which says what is long.
+        """
+        least_tokens = long_from(self.policy.long_tokens, [pool_tokens])
+        if visit.prompt_tokens < least_tokens:
+            return {}
+        return self._conversations.long_tokens(least_tokens, None if visit.turn is None else visit.turn.conversation)
+
+    def candidates(
+        self,
+        visit: Visit,
+        replicas: Iterable[Replica],
+        long_tokens: Mapping[str, int],
+        now: float,
+        *,
+        counts_all: bool = True,
+    ) -> Iterator[Candidate]:
+        """These replicas as a request sees them, each looked at when it is asked for.
+
+        Args:
+            visit: the request.
+            replicas: the replicas.
+            long_tokens: what is to be said of each, by name.
+            now: the time.
+            counts_all: False: the harm there counts until it is not free any more.
+        """
+        # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
+        beliefs, living_at = self._beliefs, self._conversations.living_at
+        read_s, prompt_tokens, prices = self.policy.reading.seconds, visit.prompt_tokens, self._prices(now)
+        for replica in replicas:
+            name, in_flight = replica.name, replica.in_flight
+            belief = beliefs[name]
+            pace, most_running = belief.pace.factor, belief.pools.most_running
+            queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
+            outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, counts_all=counts_all)
+            # In the order of its fields, which is half as dear as by their names.
+            yield Candidate(
+                name,
+                replica.url,
+                matched,
+                own,
+                in_flight,
+                queue_s,
+                living_at[name],
+                long_tokens.get(name, 0),
+                belief.pool_tokens,
+                pace,
+                round(pace * read_s(matched, prompt_tokens), 6),
+                found_s,
+                harm_s,
+                not in_flight or outlook is None or belief.fits(outlook, prompt_tokens),
+                most_running is not None and in_flight >= most_running,
+                cold_reads,
+                between_s,
+            )
+
+    def is_free_somewhere(self, visit: Visit, replicas: Iterable[Replica], now: float) -> bool:
+        """Whether a request would push out so little at one of these replicas that entry there is free of charge."""
+        prices, terms = self._prices(now), self.policy.terms
+        for replica in replicas:
+            if replica.queue:
+                self._standing(replica, now)  # who was looked at has been: what it reads is brought up to date
+            *_, found_s, harm_s = self._reuse(visit, self._beliefs[replica.name], prices, now, counts_all=False)
+            if harm_s <= terms.free_upto_s(found_s):
+                return True
+        return False
+
+    def read_s(self, belief: Belief, start: int, end: int) -> float:
+        """Seconds that a replica takes to read from one length in tokens to another."""
+        return belief.pace.factor * self.policy.reading.seconds(start, end)
+
+    def changed(self, replica: str) -> None:
+        """Other prompts are read at a replica than a moment ago, though as many."""
+        self._standings.pop(replica, None)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _reuse(
+        self, visit: Visit, belief: Belief, prices: Prices, now: float, *, counts_all: bool
+    ) -> tuple[Outlook | None, int, int, float, float]:
+        """What a prompt finds at a replica, in tokens, and the part of it that only its conversation uses; the seconds
+        that this part saves; and the seconds that others lose."""
+        blocks, shared_tokens, terms = visit.usable, visit.shared_tokens, self.policy.terms
+        if blocks is None or visit.turn is None:
+            return None, 0, 0, 0.0, 0.0
+        outlook = belief.outlook(blocks, visit.prompt_tokens)
+        matched = outlook.hit.tokens if self.policy.affinity else 0
+        own, found_s = 0, 0.0
+        if matched > shared_tokens:
+            own = matched - shared_tokens
+            found_s = belief.pace.factor * self.policy.reading.seconds(shared_tokens, matched)
+        most_s = 2 * terms.most_allowance_s
+        if not counts_all:
+            most_s = min(most_s, terms.free_upto_s(found_s))
+        conversation = visit.turn.conversation
+        harm_s = belief.harm_s(outlook, visit.prompt_tokens, conversation, prices, now, most_s=most_s)
+        return outlook, matched, own, found_s, harm_s
+
+    def _standing(self, replica: Replica, now: float) -> tuple[float, int, float]:
+        """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long
+        one may be that slips in between their slices."""
+        known = self._standings.get(replica.name)
+        stamp = (now, len(replica.queue), replica.in_flight)
+        if known is None or known[0] != stamp:
+            leases = [each for each in replica.queue if isinstance(each, Lease)]
+            for lease in leases:
+                # What is not seen to be read has been, when it should have.
+                if not lease.shows_first and not lease.starts and now >= lease.read_at:
+                    lease.read(lease.read_at)
+            cold = [each for each in leases if each.is_cold and each.is_reading and not _ends_soon(each, now)]
+            in_slices = bool(cold) and all(each.starts for each in cold)
+            between_s = MOST_SLICES * (self.policy.slice_s or 0.0) if in_slices else 0.0
+            known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), len(cold), between_s)
+        return known[1]
+
+    def _prices(self, now: float) -> Prices:
+        """What it costs others to lose something."""
+        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
+
+    def _worth(self, owner: object, now: float) -> float:
+        """The chance that a conversation comes back for what a replica holds of it."""
+        if not isinstance(owner, Conversation):
+            return 0.0
+        return 1.0 if owner.running else self._returns.probability(now - owner.seen_at, self.policy.return_s)
+
+
+def _ends_soon(lease: Lease, now: float) -> bool:
+    """Whether a reading is about to end, and keeps nobody out: the next would find the replica idle."""
+    return not lease.starts and 0 <= lease.read_at - now < _LEAD_S
