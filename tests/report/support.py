@@ -10,8 +10,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from ramjet.cli import main
+from ramjet.core.policies import Policy
 from ramjet.core.record import Record
-from ramjet.core.router import Policy
 from ramjet.core.sample import Sample, samples
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Visit
