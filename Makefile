@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -60,6 +60,9 @@ decision: $(VENV)/.run ## what one routing decision costs (ARGS="--replicas 4 --
 
 journal: $(VENV)/.run ## what the journal costs: size, rows a second, delay (ARGS="--requests 100000")
 	@$(BIN)/python benchmarks/journal.py $(ARGS)
+
+report: $(VENV)/.run ## what a report on a million requests costs (ARGS="--requests 100000")
+	@$(BIN)/python benchmarks/report.py $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

@@ -35,6 +35,7 @@ _ELSEWHERE = {
     "journal": "ramjet.journal.cli:journal",
     "lab": "ramjet.lab.cli:lab",
     "probe": "ramjet.probes.cli:probe",
+    "report": "ramjet.report.cli:report",
     "sim": "ramjet.replica.cli:sim_command",
 }
 """Commands that serving does not need: their modules are imported when one is asked for."""

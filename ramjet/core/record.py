@@ -44,6 +44,18 @@ def size_class(prompt_tokens: int) -> str:
     return SIZE_CLASSES[(prompt_tokens >= 8_000) + (prompt_tokens >= 150_000)]
 
 
+def temperature(turn: int | None, cached_tokens: int | None, reusable_tokens: int | None) -> str:
+    """One of `TEMPERATURES`: how much of what could have been reused was."""
+    if turn is None:
+        return "unknown"
+    if turn == 1:
+        return "first"
+    if cached_tokens is None or not reusable_tokens:
+        return "unknown"
+    ratio = cached_tokens / reusable_tokens
+    return "warm" if ratio >= WARM_RATIO else "partial" if ratio >= COLD_RATIO else "cold"
+
+
 def short(conversation: int) -> str:
     """A conversation's id as it is logged."""
     return f"{conversation:016x}"[:12]
@@ -108,15 +120,7 @@ class Record:
     @property
     def temperature(self) -> str:
         """One of `TEMPERATURES`: how much of what could have been reused was."""
-        if self.turn is None:
-            return "unknown"
-        if self.turn == 1:
-            return "first"
-        cached, reusable = self.usage.cached_tokens, self.reusable_tokens
-        if cached is None or not reusable:
-            return "unknown"
-        ratio = cached / reusable
-        return "warm" if ratio >= WARM_RATIO else "partial" if ratio >= COLD_RATIO else "cold"
+        return temperature(self.turn, self.usage.cached_tokens, self.reusable_tokens)
 
     @property
     def cold(self) -> bool | None:

@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,43 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ramjet.journal import export
+from ramjet.journal.options import JOURNAL, SINCE, UNTIL, told
 from ramjet.journal.read import Info, Reader, Row
 from ramjet.journal.schema import JournalError
-from ramjet.secret import state_dir
 
 Format = Literal["jsonl", "parquet", "mooncake"]
-
-
-class Moment(click.ParamType[float]):
-    """A date, or a date and a time, as seconds since 1970; UTC unless it says otherwise."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it."""
-        if isinstance(value, float):
-            return value
-        try:
-            at = datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(
-                f"{value}: write it as 2026-11-30 or 2026-11-30T18:45 (UTC), or with +01:00 behind it", param, ctx
-            )
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-
-
-def _path(_: click.Context, __: click.Parameter, given: Path | None) -> Path:
-    return given or state_dir() / "journal.db"
-
-
-_JOURNAL = click.option(
-    "--journal",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="RAMJET_JOURNAL__PATH",
-    callback=_path,
-    help="The file.  [where `ramjet serve` keeps it]",
-)
 
 
 @click.group(short_help="What is in the journal; the journal for other tools.")
@@ -67,7 +34,7 @@ def journal() -> None:
 
 
 @journal.command()
-@_JOURNAL
+@JOURNAL
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(path: Path, *, as_json: bool) -> None:
     """Say what is in the journal.
@@ -81,7 +48,7 @@ def info(path: Path, *, as_json: bool) -> None:
         with Reader(path) as reader:
             known = reader.info()
     except (JournalError, sqlite3.Error) as error:
-        raise _told(path, error) from None
+        raise told(path, error) from None
     if as_json:
         click.echo(json.dumps(_shown(known)))
         return
@@ -93,9 +60,9 @@ def info(path: Path, *, as_json: bool) -> None:
 
 @journal.command(name="export")
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@_JOURNAL
-@click.option("--since", type=Moment(), help="Requests that arrived from then on.")
-@click.option("--until", type=Moment(), help="Requests that arrived before.")
+@JOURNAL
+@SINCE
+@UNTIL
 @click.option(
     "--format",
     "kind",
@@ -141,7 +108,7 @@ def export_command(
                 _write(rows, reader, kind, draft, blocks=blocks)
                 draft.replace(out)
     except (OSError, export.NoParquet, JournalError, sqlite3.Error) as error:
-        raise _told(path, error) from None
+        raise told(path, error) from None
     finally:
         if not to_stdout:
             draft.unlink(missing_ok=True)
@@ -181,11 +148,6 @@ class _Counted(Iterable[Row]):
                 self.count += 1
                 if not self.count % 500:
                     progress.update(bar, completed=self.count)
-
-
-def _told(path: Path, error: Exception) -> click.ClickException:
-    """What is wrong, for people; SQLite does not say of which file."""
-    return click.ClickException(f"{path}: {error}" if isinstance(error, sqlite3.Error) else str(error))
 
 
 def _shown(known: Info) -> dict[str, Any]:

@@ -6,10 +6,11 @@ Each page is a transaction of its own, so that a slow reader never keeps the wri
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.hints import Hint
@@ -20,6 +21,7 @@ from ramjet.journal.blocks import EMPTY, unpack
 from ramjet.journal.schema import RECORD, SAMPLE, JournalError, open_to_read, record_of, sample_of
 
 _PAGE_ROWS = 500
+_PAGE_COLUMNS = 10_000
 _MOST_BLOCKS = 2_000_000
 """Blocks of prompts that are remembered because others build on them, 16 bytes each."""
 _OVERHEAD_BLOCKS = 32
@@ -85,7 +87,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._db = open_to_read(path)
-        have = {row[1] for row in self._db.execute("PRAGMA table_info(requests)")}
+        have = self._have = {row[1] for row in self._db.execute("PRAGMA table_info(requests)")}
         # A file of an older version has fewer columns, and records leave out what those would have said.
         self._names = [name for name in RECORD if name in have]
         self._has_samples = bool(self._db.execute("PRAGMA table_info(replicas)").fetchall())
@@ -116,6 +118,22 @@ class Reader:
             _span(since, until),
         ).fetchone()[0]
         return count
+
+    def probes(self, since: float | None = None, until: float | None = None) -> int:
+        """How many of those were marked as a probe."""
+        count: int = self._db.execute(
+            f"SELECT count(*) FROM requests WHERE {_SPAN} AND probe",  # noqa: S608 - a constant
+            _span(since, until),
+        ).fetchone()[0]
+        return count
+
+    def span(self, since: float | None = None, until: float | None = None) -> tuple[float, float] | None:
+        """When the first and the last of those arrived; None where there is none."""
+        first, last = self._db.execute(
+            f"SELECT min(arrived_at), max(arrived_at) FROM requests WHERE {_SPAN}",  # noqa: S608 - a constant
+            _span(since, until),
+        ).fetchone()
+        return None if first is None else (first, last)
 
     def bytes_per_token(self) -> dict[str | None, float]:
         """By model, over everything that is there: bytes of rendered prompts for each token that engines counted."""
@@ -154,6 +172,42 @@ class Reader:
                     _hint(hint),
                 )
             at = found[-1][1], found[-1][0]
+
+    def columns(
+        self,
+        names: Sequence[str],
+        since: float | None = None,
+        until: float | None = None,
+        *,
+        probes: bool = True,
+        conversation: str | None = None,
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Only some columns of requests that arrived in a span of time, in lists of many rows, for who counts a lot.
+
+        A row begins with when it arrived and its id, and has what was asked for behind them.
+
+        What the file's version has no column for is None; a record's flags are 0 or 1, and what is nested is JSON.
+
+        Args:
+            names: of `COLUMNS`.
+            since: None for the first there is.
+            until: None for the last there is; not included.
+            probes: whether those that were marked as a probe are among them.
+            conversation: only its turns.
+        """
+        wanted = ", ".join(name if name in self._have else f"NULL AS {name}" for name in names)
+        page = (
+            f"SELECT arrived_at, id, {wanted} FROM requests WHERE (arrived_at, id) > (?, ?) AND arrived_at < ?"  # noqa: S608 - ours
+            f" AND id <= ?{'' if probes else ' AND NOT probe'}{' AND conversation = ?' if conversation else ''}"
+            " ORDER BY arrived_at, id LIMIT ?"
+        )
+        only = () if conversation is None else (conversation,)
+        start, end = _span(since, until)
+        last = self._db.execute("SELECT max(id) FROM requests").fetchone()[0]
+        at: tuple[float, int] = start, -1
+        while found := self._db.execute(page, (*at, end, last, *only, _PAGE_COLUMNS)).fetchall():
+            yield found
+            at = found[-1][:2]
 
     def samples(self, since: float | None = None, until: float | None = None) -> Iterator[tuple[float, Sample]]:
         """What the replicas were, about once a minute, and when: seconds since 1970, `until` not included.

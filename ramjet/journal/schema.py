@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from ramjet.core.causes import Clues
 from ramjet.core.record import Record
 from ramjet.core.sample import Sample
 from ramjet.core.usage import Usage
@@ -112,6 +113,12 @@ def record_of(names: Sequence[str], values: Sequence[Any]) -> Record:
         if name in given:
             given[name] = bool(given[name])
     return Record(usage=usage, **given)
+
+
+def clues_of(text: str) -> Clues | None:
+    """What was known of a cold turn, from its column."""
+    clues: Clues | None = _DECODERS["clues"].decode(text)
+    return clues
 
 
 def sample_of(names: Sequence[str], values: Sequence[Any]) -> Sample:
