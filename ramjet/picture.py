@@ -122,7 +122,7 @@ class Picture:
 
     def _held(self) -> dict[str, Any]:
         router = self._router
-        rows = []
+        rows: list[dict[str, Any]] = []
         for visit in router.admission:
             if len(rows) == MOST_HELD:
                 break

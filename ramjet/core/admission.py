@@ -271,7 +271,7 @@ class Admission(Generic[T]):
         """What must be in the allowance of a replica for an entry there."""
         return min(candidate.harm_s, self.terms.enough_s, self.terms.most_allowance_s)
 
-    def _can_pay(self, candidate: Candidate, who: T) -> bool:
+    def _can_pay(self, candidate: Candidate, who: T | None) -> bool:
         account = self._account(candidate.replica)
         enough = account.seconds >= self._entry_s(candidate)
         return enough and account.reserved_for in {None, who}

@@ -42,7 +42,7 @@ class Times:
     def take(self, other: Times) -> None:
         """All those of another."""
         self.count += other.count
-        for at, more in enumerate(other._bins):  # noqa: SLF001 - one of its own kind
+        for at, more in enumerate(other._bins):
             if more:
                 self._bins[at] += more
 

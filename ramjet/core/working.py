@@ -68,7 +68,11 @@ def waiting(router: Router, visit: Visit) -> list[dict[str, Any]]:
     for scored in looked.ranked[:MOST_REPLICAS]:
         entry = router.admission.entry(scored.candidate, visit)
         told = {"replica": scored.candidate.replica, "obstacle": entry.obstacle, "way": entry.way}
-        seconds = {"harm_s": scored.candidate.harm_s, "free_upto_s": entry.free_upto_s, "allowance_s": entry.allowance_s}
+        seconds = {
+            "harm_s": scored.candidate.harm_s,
+            "free_upto_s": entry.free_upto_s,
+            "allowance_s": entry.allowance_s,
+        }
         rows.append({**told, **{name: round(value, 3) for name, value in seconds.items()}})
     return rows
 
@@ -139,7 +143,9 @@ def _admission(router: Router, visit: Visit, decision: Decision) -> dict[str, An
     home = conversation.home if router.policy.affinity and conversation.home in router.fleet.replicas else None
     free = admission.choose(decision.ranked, home)
     if free is not None:
-        return {"mode": mode, "way": "free", "replica": free.candidate.replica, "why": None}
+        # Who only watches changes no decision.
+        where = free.candidate.replica if mode == "enforce" else cheapest
+        return {"mode": mode, "way": "free", "replica": where, "why": None}
     entries = [(each.candidate, admission.entry(each.candidate)) for each in decision.ranked]
     # It is held for a moment at least: who pays is let in at the next look, a second later at most.
     paid = next((candidate for candidate, entry in entries if entry.way == "paid"), None)

@@ -49,7 +49,7 @@ function axes(picture, length, bucket_s, ticks, y) {
     drawn.push(svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label));
   }
   const minutes = (length * bucket_s) / 60;
-  for (const back of [minutes, (2 * minutes) / 3, minutes / 3, 0]) {
+  for (const back of [5, 4, 3, 2, 1, 0].map((part) => (part * minutes) / 5)) {
     const x = across((1 - back / minutes) * (length - 1), length);
     const anchor = back === minutes ? "start" : back ? "middle" : "end";
     drawn.push(svg("text", { x, y: HEIGHT - 5, "text-anchor": anchor }, back ? `-${Math.round(back)} min` : "now"));
@@ -130,11 +130,11 @@ function runs(values) {
   return found;
 }
 
-/** Stacked columns over time, a minute each; what there was in all is in the legend. */
-function columns(figure, title, stacks, bucket_s, length, note) {
+/** Stacked columns over time, `each` buckets a column; what there was in all is in the legend. */
+function columns(figure, title, stacks, bucket_s, length, each, note) {
   const parts = frame(figure, title);
   const { picture, legend } = parts;
-  const each = 4, wide = Math.ceil(length / each);
+  const wide = Math.ceil(length / each);
   const sums = stacks.map((stack) => Array.from({ length: wide }, (_, at) => stack.values.slice(at * each, at * each + each).reduce((sum, value) => sum + value, 0)));
   const heights = Array.from({ length: wide }, (_, at) => sums.reduce((sum, values) => sum + values[at], 0));
   const most = Math.max(4, ...heights), step = most <= 4 ? 1 : most <= 10 ? 2 : Math.ceil(most / 5 / 5) * 5;

@@ -11,6 +11,12 @@ const OBSTACLES = {
   reserved: "kept clear for one who waits longer", no_room: "no room beside what runs", full: "runs as many as it can bear",
   reading: "another long read is on its way", dear: "would push out more than may be spent",
 };
+const WHY = {
+  affinity: "it holds most of the prompt, or is the home", load: "another holds more, but waiting there would take longer", new: "nobody holds any of it",
+  no_prompt: "no prompt could be read", only: "no other replica may serve it", retry: "the first choice failed", fail_open: "no replica is up: trying beats refusing",
+  long_prompt: "long prompts go to the replicas that are named", long_prompt_spill: "none of the named replicas could serve", spread_long: "long conversations are kept apart",
+  room: "the cheapest has no room for it now",
+};
 const now = () => shown.clock + (performance.now() - shown.at) / 1000;
 
 // -- the tiles ---------------------------------------------------------------------------------------------------------
@@ -105,14 +111,17 @@ function residents(row, each) {
     left += block.size;
     block.said = describe(block, held, each.name);
   }
-  const end = each.pool_tokens === null ? [] : [{ key: "end" }];
-  keyed(bar, [...blocks, ...end], (block) => block.key,
-    (block) => block.key === "end" ? el("div", { class: "beyond", "aria-hidden": "true" }) : el("div", { role: "img", tabindex: "-1", "--hue": hue(block.id) }),
+  const end = [], pool = each.pool_tokens;
+  if (pool !== null) end.push({ key: "beyond", left: pool, size: Math.max(0, most - pool) });
+  if (pool !== null && each.believed_pool_tokens < 0.99 * pool) end.unshift({ key: "unused", left: each.believed_pool_tokens, size: pool - each.believed_pool_tokens });
+  keyed(bar, [...end, ...blocks], (block) => block.key,
+    (block) => end.includes(block) ? el("div", { class: block.key, "aria-hidden": "true" }) : el("div", { role: "img", tabindex: "-1", "--hue": hue(block.id) }),
     (element, block) => {
-      if (block.key === "end") return set(element, { width: `${Math.max(0, 100 * (1 - each.pool_tokens / most))}%` });
+      const left = `${(100 * block.left) / most}%`, width = `${(100 * block.size) / most}%`;
+      if (end.includes(block)) return set(element, { left: block.key === "beyond" ? null : left, width });
       const kind = block.id ? `${block.running ? " running" : ""}${block.home ? "" : " away"}` : ` ${block.key}`;
       const lit = block.id && block.id === shown.lit ? " lit" : "";
-      set(element, { class: `block${kind}${lit}`, "aria-label": block.said, "data-conversation": block.id || null, left: `${(100 * block.left) / most}%`, width: `${(100 * block.size) / most}%` });
+      set(element, { class: `block${kind}${lit}`, "aria-label": block.said, "data-conversation": block.id || null, left, width });
     });
   const first = bar.querySelector(".block");
   if (first && !bar.querySelector('.block[tabindex="0"]')) first.tabIndex = 0;
@@ -200,7 +209,11 @@ function held() {
 
 function charts() {
   const { classes, cold, bucket_s, requests } = state.series;
-  const of = (field, high) => Object.entries(classes).map(([name, each]) => ({ name, colour: CLASSES[name], dash: DASHES[name], values: each[field], high: high && each[high] }));
+  // As long as there is less to show than half an hour, that is shown larger: a third, or two.
+  const began = requests.findIndex((value) => value > 0), most = requests.length;
+  const length = [most / 6, most / 3, (2 * most) / 3].find((each) => began < 0 || most - began <= each) || most;
+  const cut = (values) => values && values.slice(-length);
+  const of = (field, high) => Object.entries(classes).map(([name, each]) => ({ name, colour: CLASSES[name], dash: DASHES[name], values: cut(each[field]), high: high && cut(each[high]) }));
   const low = Math.log10(0.05), span = Math.log10(200) - low;
   lines(byId("ttft"), "TTFT", of("p50", "p95"), bucket_s, {
     note: "median, and up to the 95th percentile",
@@ -211,8 +224,9 @@ function charts() {
   lines(byId("cached"), "Cached share", of("cached"), bucket_s, {
     note: "of prompt tokens, as engines report it", y: (value) => value, ticks: [0, 0.25, 0.5, 0.75, 1].map((value) => ({ value, label: `${100 * value}%` })), format: (value) => share(value),
   });
-  const stacks = Object.entries(cold).map(([name, values]) => ({ name, colour: CAUSES[name], values }));
-  columns(byId("cold"), "Cold turns by cause", stacks, bucket_s, requests.length, stacks.length ? "a minute each" : "none in the last half hour");
+  const stacks = Object.entries(cold).map(([name, values]) => ({ name, colour: CAUSES[name], values: cut(values) }));
+  const each = Math.max(1, Math.round(length / 30)), column = each * bucket_s;
+  columns(byId("cold"), "Cold turns by cause", stacks, bucket_s, length, each, stacks.length ? `${column < 60 ? `${column} s` : `${column / 60} min`} a column` : "none in the last half hour");
 }
 
 // -- decisions -----------------------------------------------------------------------------------------------------------
@@ -253,7 +267,7 @@ async function open(number) {
   const dialog = byId("detail");
   try {
     const told = await ask(`/api/decisions/${number}`);
-    say(byId("detail-title"), `${told.conversation ? `Conversation ${told.conversation}, turn ${told.turn}` : "A request without a prompt"}: ${told.replica ? `${told.replica}, ${told.reason}` : told.outcome}`);
+    say(byId("detail-title"), `${told.conversation ? `Conversation ${told.conversation}, turn ${told.turn}` : "A request without a prompt"}: ${told.replica || told.outcome}`);
     byId("detail-body").replaceChildren(...detail(told));
   } catch (error) {
     say(byId("detail-title"), "This decision cannot be shown");
@@ -264,6 +278,7 @@ async function open(number) {
 
 function detail(told) {
   const found = [], { working, record } = told;
+  if (told.reason) found.push(el("p", {}, el("strong", {}, told.reason), WHY[told.reason] ? `: ${WHY[told.reason]}.` : "."));
   if (working) {
     const names = [...new Set(working.replicas.flatMap((each) => Object.keys(each.costs)))];
     const most = Math.max(0.001, ...working.replicas.map((each) => each.total_s));

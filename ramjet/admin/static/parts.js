@@ -50,6 +50,7 @@ const tokens = (value) =>
 const share = (value) => (value === null || value === undefined ? "-" : `${(100 * value).toFixed(value > 0.995 && value < 1 ? 1 : 0)} %`);
 function seconds(value) {
   if (value === null || value === undefined) return "-";
+  if (value < 0.0005) return "0 s";
   if (value < 0.9995) return `${value < 0.0995 ? value.toFixed(3) : value.toFixed(2)} s`;
   if (value < 99.5) return `${value.toFixed(1)} s`;
   return `${Math.round(value)} s`;
