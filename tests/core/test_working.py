@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any, get_args
 
 import msgspec
@@ -13,6 +14,7 @@ from ramjet.core.admission import Obstacle, Terms
 from ramjet.core.causes import CAUSES
 from ramjet.core.decisions import Decisions
 from ramjet.core.record import SIZE_CLASSES
+from ramjet.core.route import REASONS
 from ramjet.core.router import Policy, Router
 from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.core.working import MOST_REPLICAS, explain, waiting
@@ -110,7 +112,11 @@ def test_a_conversation_that_is_known_is_named() -> None:
     blind = explain(to, Arrival(request_id="r", endpoint="other", body_bytes=4_000), 5.0)
 
     home = to.fleet.replicas[known["conversation"]["home"]].name
-    assert (known["conversation"]["known"], known["conversation"]["turn"], known["conversation"]["idle_s"]) == (True, 2, 4)
+    assert (known["conversation"]["known"], known["conversation"]["turn"], known["conversation"]["idle_s"]) == (
+        True,
+        2,
+        4,
+    )
     assert (known["decision"]["replica"], known["decision"]["reason"]) == (home, "affinity")
     assert {each["replica"] for each in known["decision"]["replicas"]} == {"a", "b"}
     assert known["decision"]["replicas"][0]["matched_tokens"] > 19_000
@@ -143,7 +149,10 @@ def test_why_somebody_would_be_held_is_told() -> None:
     waits = to.arrive(arrival(user(text(20_000, "two")), name="two"), 0.2)
     assert to.place(waits, 0.2) is None
     assert [row["obstacle"] for row in waiting(to, waits)] == ["reading"]
-    assert explain(to, arrival(user(text(20_000, "three"))), 0.3)["decision"]["replicas"][0]["entry"]["obstacle"] == "reading"
+    assert (
+        explain(to, arrival(user(text(20_000, "three"))), 0.3)["decision"]["replicas"][0]["entry"]["obstacle"]
+        == "reading"
+    )
 
 
 def test_what_may_be_paid_for_is_told_from_what_is_held() -> None:
@@ -260,11 +269,12 @@ def test_the_page_knows_every_word() -> None:
     """
     Causes, reasons, size classes and obstacles that the page puts into words or colours are all of those that there are.
     """
-    from importlib.resources import files
-
-    from ramjet.core.route import REASONS
-
     script = (files("ramjet.admin") / "static" / "page.js").read_text()
-    for name, words in (("CAUSES", CAUSES), ("WHY", REASONS), ("CLASSES", SIZE_CLASSES), ("OBSTACLES", get_args(Obstacle))):
+    for name, words in (
+        ("CAUSES", CAUSES),
+        ("WHY", REASONS),
+        ("CLASSES", SIZE_CLASSES),
+        ("OBSTACLES", get_args(Obstacle)),
+    ):
         said = script.partition(f"const {name} = {{")[2].partition("};")[0]
         assert [word for word in words if f"{word}:" not in said and f'"{word}":' not in said] == []
