@@ -31,7 +31,7 @@ from tests.core.traces import TALKS, Event, Player, drawn, router
     trace=events(ANY_TIME),
     asked=st.lists(st.tuples(st.integers(0, TALKS - 1), st.floats(0, 1)), min_size=1, max_size=4),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_who_asks_or_watches_changes_nothing(
     pools: list[int], policy: Policy, trace: list[Event], asked: list[tuple[int, float]]
 ) -> None:
@@ -88,7 +88,7 @@ class Asked(EagerRouter):
 
 
 @given(pools=FLEETS, policy=st.sampled_from(POLICIES), seed=st.integers(0, 1 << 32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_answer_is_what_then_happens(pools: list[int], policy: Policy, seed: int) -> None:
     """
     Where it goes, at what price, for what reason, as whose turn, and whether it is held.
