@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check evidence soak fuzz replay decision journal lock clean
+.PHONY: help run demo test lint types check evidence soak fuzz replay decision journal picture lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -56,6 +56,9 @@ decision: $(VENV)/.run ## what one routing decision costs (ARGS="--replicas 4 --
 
 journal: $(VENV)/.run ## what the journal costs: size, rows a second, delay (ARGS="--requests 100000")
 	@$(BIN)/python benchmarks/journal.py $(ARGS)
+
+picture: $(VENV)/.run ## what it costs to be watched, and to be asked (ARGS="--replicas 4 --conversations 1000")
+	@$(BIN)/python benchmarks/picture.py $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

@@ -7,11 +7,12 @@ loop go on in between: to look through what 64 replicas hold takes tens of milli
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ramjet import __version__
+from ramjet.core.cache import EngineCache
 from ramjet.core.decisions import Decisions
 from ramjet.core.fleet import Replica
 from ramjet.core.record import Record, short
@@ -26,6 +27,8 @@ MOST_RESIDENTS = 1_500
 MOST_OF_A_REPLICA = 60
 """...and of one."""
 MOST_HELD = 40
+MOST_RUNS = 16_000
+"""Runs that are looked through for one picture, some 2 us each; where there are more, replicas take turns."""
 _FRESH_S = 5.0
 """What a replica holds is looked through again when that has changed, and after so long, for conversations move."""
 
@@ -39,7 +42,8 @@ class Picture:
         self.decisions = Decisions()
         self.series = Series()
         self._router = router
-        self._residents: dict[str, tuple[tuple[object, int, int], bytes]] = {}
+        self._residents: dict[str, _Kept] = {}
+        self._looked = 0
         self._rows: dict[int, tuple[int, bytes]] = {}
 
     def placed(self, visit: Visit, now: float) -> None:
@@ -65,9 +69,7 @@ class Picture:
         yield "held", _json(self._held())
         yield "series", _json(self.series.rows(now))
         yield from self._decided()
-        for replica in list(router.fleet):
-            if replica.name in router.beliefs:
-                yield f"residents/{replica.name}", self._residing(replica, now)
+        yield from self._resident(now)
 
     def decision(self, number: int) -> dict[str, Any]:
         """One of the last decisions with its working.
@@ -148,37 +150,43 @@ class Picture:
             self._rows[entry.number] = kept
             yield f"decision/{entry.number}", kept[1]
 
-    def _residing(self, replica: Replica, now: float) -> bytes:
-        belief = self._router.beliefs[replica.name]
-        stamp = belief.cache, belief.version, int(now / _FRESH_S)
-        kept = self._residents.get(replica.name)
-        if kept is not None and kept[0] == stamp:
-            return kept[1]
-        fleet = self._router.fleet
-        for name in self._residents.keys() - fleet.replicas.keys():
+    def _resident(self, now: float) -> Parts:
+        """Who lives where; a replica whose turn has not come is shown as it was, or not yet."""
+        fleet, room = self._router.fleet.replicas, MOST_RUNS
+        for name in self._residents.keys() - fleet.keys():
             del self._residents[name]
-        most = max(4, min(MOST_OF_A_REPLICA, MOST_RESIDENTS // max(1, len(fleet))))
-        found = residents(belief.cache, most)
-        told = {
-            # Short rows: id, tokens, turn, turns that run, when it was last seen, whether this replica is its home.
-            "largest": [
-                [
-                    short(each.id),
-                    tokens,
-                    each.turn,
-                    each.running,
-                    round(each.seen_at, 1),
-                    each.home == replica.name,
-                ]
-                for each, tokens in found.largest
-            ],
-            "others": found.others,
-            "others_tokens": found.others_tokens,
-            "shared_tokens": found.shared_tokens,
-        }
-        encoded = _json(told)
-        self._residents[replica.name] = stamp, encoded
-        return encoded
+        # Whoever was looked through longest ago is the first.
+        for name in sorted(fleet, key=lambda name: self._residents[name].looked if name in self._residents else 0):
+            belief = self._router.beliefs.get(name)
+            if belief is None:
+                continue  # it has been removed since
+            kept = self._residents.get(name)
+            stamp = belief.cache, belief.version, int(now / _FRESH_S)
+            if room > 0 and (kept is None or kept.stamp != stamp):
+                room -= belief.cache.nodes
+                self._looked += 1
+                kept = self._residents[name] = _Kept(stamp, self._looked, self._residing(name, belief.cache))
+            if kept is not None:
+                yield f"residents/{name}", kept.part
+
+    def _residing(self, name: str, cache: EngineCache) -> bytes:
+        most = max(4, min(MOST_OF_A_REPLICA, MOST_RESIDENTS // max(1, len(self._router.fleet))))
+        found = residents(cache, most)
+        # Short rows: id, tokens, turn, turns that run, when it was last seen, whether this replica is its home.
+        largest = [
+            [short(each.id), tokens, each.turn, each.running, round(each.seen_at, 1), each.home == name]
+            for each, tokens in found.largest
+        ]
+        others = {"others": found.others, "others_tokens": found.others_tokens, "shared_tokens": found.shared_tokens}
+        return _json({"largest": largest, **others})
+
+
+class _Kept(NamedTuple):
+    """A part, as it was when its replica was looked through."""
+
+    stamp: tuple[object, int, int]
+    looked: int
+    part: bytes
 
 
 def _json(value: object) -> bytes:

@@ -13,6 +13,8 @@ import msgspec
 TIMEOUT_S = 10.0
 TOKEN_VARIABLE = "RAMJET_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 
+_SOMEBODY_ELSE = "does not answer as a Ramjet's admin port"
+
 
 class NoAnswer(Exception):
     """Nobody answers there, or not as asked; the message says what to do."""
@@ -38,7 +40,9 @@ class Admin:
         """
         with self._asking("/api/explain", "POST", content=body, params={"path": path}, headers=headers) as answer:
             answer.read()
-            told: dict[str, Any] = answer.json()
+            told = answer.json()
+            if not (isinstance(told, dict) and "decision" in told):
+                raise NoAnswer(f"{self.url} {_SOMEBODY_ELSE}: see --admin")
             return told
 
     def watch(self) -> Iterator[dict[str, Any]]:
@@ -49,6 +53,8 @@ class Admin:
         """
         parts: dict[str, Any] = {}
         with self._asking("/api/events", "GET") as answer:
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                raise NoAnswer(f"{self.url} {_SOMEBODY_ELSE}: see --admin")
             for line in answer.iter_lines():
                 if not line.startswith("data: "):
                     continue
@@ -75,7 +81,7 @@ class Admin:
             hint = "is a Ramjet serving, and is --admin its admin address?"
             raise NoAnswer(f"nothing listens at {self.url}: {hint}") from None
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError) as error:
-            raise NoAnswer(f"{self.url} does not answer as a Ramjet's admin port: {type(error).__name__}") from None
+            raise NoAnswer(f"{self.url} {_SOMEBODY_ELSE}: {type(error).__name__}") from None
 
 
 def document(parts: dict[str, Any]) -> dict[str, Any]:
