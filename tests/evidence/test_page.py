@@ -72,11 +72,12 @@ async def test_what_the_page_looks_like(tmp_path: Path) -> None:
         traffic = [tasks.create_task(each) for each in _traffic(front)]
         browser = await stack.enter_async_context(chromium(tmp_path))
         await asyncio.sleep(TRAFFIC_S)
-        wide = {"viewport": {"width": 1_360, "height": 1_240}, "color_scheme": "light"}
+        wide = {"viewport": {"width": 1_360, "height": 1_240}, "color_scheme": "light", "reduced_motion": "reduce"}
         async with tab(browser, front.admin_url, **wide) as shown:
             await shown.page.wait_for_timeout(2_500)
             await shown.page.screenshot(path=DESKTOP)
         narrow = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "device_scale_factor": 2}
+        narrow["reduced_motion"] = "reduce"
         async with tab(browser, front.admin_url, **narrow) as shown:
             await shown.page.wait_for_timeout(2_500)
             await shown.page.screenshot(path=PHONE)
@@ -104,5 +105,5 @@ def _traffic(front: Front) -> list[Coroutine[Any, Any, None]]:
                 answer_tokens=120,
             )
 
-    kinds = ((9, 17_000, 3_000, 2.0, 14), (2, 90_000, 24_000, 4.0, 7), (6, 1_200, 150, 1.5, 20))
+    kinds = ((8, 17_000, 3_000, 2.5, 14), (2, 90_000, 24_000, 5.0, 7), (4, 6_500, 250, 2.0, 8))
     return [go_on(*kind) for kind in kinds]

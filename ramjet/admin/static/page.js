@@ -30,7 +30,7 @@ function tiles() {
   const minutes = lately.seconds / 60;
   const items = [
     { name: "Cached share", value: share(lately.cached), note: `of prompt tokens, last ${minutes} min` },
-    { name: "TTFT, median", value: typical ? seconds(typical[1].p50) : "-", note: waits.map(([name, each]) => `${name}: ${seconds(each.p50)}`).join(" · ") || "no stream yet" },
+    { name: "TTFT, median", value: typical ? seconds(typical[1].p50) : "-", note: waits.map(([name, each]) => `${name} ${seconds(each.p50)}`.replaceAll(" ", "\u00a0").replace("-", "\u2011")).join(" · ") || "no stream yet" },
     { name: "Cold turns", value: count(cold), note: `of ${count(lately.later_turns)} later turns, last ${minutes} min`, mood: cold > 0.2 * lately.later_turns ? "bad" : null },
     { name: "Held now", value: count(state.held.count), note: state.clock.admission === "enforce" ? `${count(lately.held)} in ${minutes} min` : `admission: ${state.clock.admission}`, mood: state.held.count ? "warn" : null },
     { name: "In flight", value: count(inFlight), note: `${count(lately.requests)} requests in ${minutes} min` },
@@ -76,7 +76,7 @@ function updateReplica(element, each) {
   const pool = each.pool_tokens, learned = each.believed_pool_tokens;
   const origin = each.configured_tokens !== null ? "configured" : "reported";
   const reported = each.configured_tokens !== null && each.reported_tokens !== null && each.reported_tokens !== pool ? `, it reports ${tokens(each.reported_tokens)}` : "";
-  const usable = learned !== null && pool !== null && Math.abs(learned - pool) > 0.01 * pool ? `, ${tokens(learned)} of use` : "";
+  const known = learned !== null && pool !== null, usable = known && learned < 0.99 * pool ? `, ${tokens(learned)} of use` : known && learned > 1.01 * pool ? `, seen to hold ${tokens(learned)}` : "";
   meter(facts.children[2], each.used_tokens, pool, learned, pool === null ? `${tokens(each.used_tokens)} believed, size unknown` : `${tokens(each.used_tokens)} of ${tokens(pool)} ${origin}${reported}${usable}`);
   facts.children[3].hidden = each.slots === null;
   if (each.slots !== null) meter(facts.children[3], each.used_slots, each.slots, null, `${count(each.used_slots)} of ${count(each.slots)} believed taken`);
@@ -91,7 +91,7 @@ function meter(fact, value, most, tick, told) {
   const part = most ? Math.min(1, value / most) : 0;
   set(bar, { "aria-valuemin": 0, "aria-valuemax": most || 1, "aria-valuenow": most ? Math.min(value, most) : 0, "aria-valuetext": told, "data-mood": most && part > 0.97 ? "warn" : null });
   set(bar.children[0], { width: `${100 * part}%` });
-  bar.children[1].hidden = !(tick && most && Math.abs(tick - most) > 0.01 * most);
+  bar.children[1].hidden = !(tick && most && tick < 0.99 * most);
   set(bar.children[1], { left: `${Math.min(99.5, (100 * tick) / most)}%` });
   say(fact.lastChild.lastChild, told);
 }
