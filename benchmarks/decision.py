@@ -41,6 +41,7 @@ import click
 from ramjet.core.admission import Mode
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.offers import Offers
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import Piece, Prompt
 from ramjet.core.route import Candidate
@@ -121,32 +122,40 @@ class Figures:
     """Before the decision: the prompt's fingerprint."""
 
 
+class TimedOffers(Offers):
+    """With a clock."""
+
+    took_s = 0.0
+
+    def candidates(self, *looking: Any, **how: bool) -> list[Candidate]:
+        """As any; what it takes is added up."""
+        began = process_time()
+        try:
+            return super().candidates(*looking, **how)
+        finally:
+            self.took_s += process_time() - began
+
+
 class Timed(Router):
     """The router, with a clock at its parts."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet, replace(SHIPPED, memory_bytes=1 << 40))
-        self.took: defaultdict[str, float] = defaultdict(float)
+        self.offers: TimedOffers = TimedOffers(fleet, self.policy, self.beliefs, self.conversations, self.returns)
+        self.booking_s = 0.0
 
     def enforce(self, mode: Mode) -> None:
         """Let admission decide, watch, or do nothing."""
         # Not `change_policy`, after which everything would be worked out anew.
-        self.policy = replace(self.policy, terms=replace(self.policy.terms, mode=mode))
+        self.policy = self.offers.policy = replace(self.policy, terms=replace(self.policy.terms, mode=mode))
         self.admission.terms = self.policy.terms
-
-    def _candidates(self, *looking: Any, **how: bool) -> list[Candidate]:
-        began = process_time()
-        try:
-            return super()._candidates(*looking, **how)
-        finally:
-            self.took["look"] += process_time() - began
 
     def _book(self, *booking: Any) -> Lease:
         began = process_time()
         try:
             return super()._book(*booking)
         finally:
-            self.took["book"] += process_time() - began
+            self.booking_s += process_time() - began
 
 
 class Scene:
@@ -230,7 +239,7 @@ class Scene:
         began = process_time()
         arrival = self._arrival(number, tokens)
         took["hash"].append(process_time() - began)
-        router.took.clear()
+        router.offers.took_s = router.booking_s = 0.0
         began = process_time()
         visit = router.arrive(arrival, self._now)
         recognised = process_time()
@@ -238,9 +247,10 @@ class Scene:
         ended = process_time()
         took["all"].append(ended - began)
         took["recognise"].append(recognised - began)
-        took["look"].append(router.took["look"])
-        took["rank"].append(ended - recognised - router.took["look"] - router.took["book"])
-        took["book"].append(router.took["book"])
+        look_s, book_s = router.offers.took_s, router.booking_s
+        took["look"].append(look_s)
+        took["rank"].append(ended - recognised - look_s - book_s)
+        took["book"].append(book_s)
         took["held"].append(lease is None)
         if lease is None:
             router.finish(visit, self._now, outcome="client_disconnect", status=None)

@@ -13,6 +13,7 @@ from ramjet.core.policies import (
     CrowdingCost,
     LeaveCost,
     LongPromptRule,
+    Policy,
     PrefillCost,
     QueueCost,
     Reading,
@@ -20,7 +21,6 @@ from ramjet.core.policies import (
 )
 from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
-from ramjet.core.router import Policy
 from ramjet.proxy.options import Options
 from ramjet.watch.health import Probing
 

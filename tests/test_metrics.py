@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from ramjet.core.fleet import Fleet, Replica, State
+from ramjet.core.policies import Policy
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival
 from ramjet.metrics import ENDPOINT_NAMES, Metrics

@@ -1,4 +1,4 @@
-"""The rules and costs that ship. Each is a small value that remembers nothing."""
+"""The rules and costs that ship, and the policy that they make up. Each is a small value that remembers nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from ramjet.core.route import Ask, Candidate
+from ramjet.core.admission import Terms
+from ramjet.core.route import Ask, Candidate, Cost, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +203,29 @@ class SpreadLongRule:
 def _fits(ask: Ask, candidate: Candidate) -> bool:
     """Whether a replica's pool is known to hold all of its long conversations, and this one too."""
     return candidate.pool_tokens is not None and candidate.long_tokens + ask.prompt_tokens <= candidate.pool_tokens
+
+
+# -- the policy -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The rules and costs in force, and the numbers behind what they are told."""
+
+    rules: Sequence[Rule] = ()
+    costs: Sequence[Cost] = ()
+    affinity: bool = True
+    """Off: nothing is believed to match, which is load balancing for comparison."""
+    reading: Reading = Reading()
+    terms: Terms = Terms()
+    slice_s: float | None = None
+    """Seconds of reading to which long cold reads are cut; None: they are sent whole."""
+    return_s: float = 300.0
+    """How far ahead a conversation's return counts as harm."""
+    long_tokens: int = 150_000
+    """From this length on a conversation is long."""
+    living_s: float = 300.0
+    horizon_s: float = 3_600.0
+    """What a replica was not asked for in this time is believed gone."""
+    memory_bytes: int = 256 << 20
+    """For all beliefs and conversations together."""

@@ -10,58 +10,33 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from statistics import median
 
 from xxhash import xxh3_64_intdigest
 
-from ramjet.core.admission import Admission, Terms
+from ramjet.core.admission import Admission
 from ramjet.core.beliefs import Belief, TokenRatios
 from ramjet.core.cache import Blocks, Match, PrefixCache
 from ramjet.core.causes import Clues, Evictions
 from ramjet.core.conversations import Conversation, Conversations, Sighting, Turn
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.losses import Prices
-from ramjet.core.policies import LONG_PROMPT, Reading, long_from
+from ramjet.core.offers import Offers
+from ramjet.core.policies import LONG_PROMPT, Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record, short
 from ramjet.core.returns import Returns
-from ramjet.core.route import Ask, Candidate, Cost, Decision, Rule, Scored, decide, tied_until_s
-from ramjet.core.slices import MOST_SLICES, starts
+from ramjet.core.route import Ask, Candidate, Decision, Scored, decide, tied_until_s
+from ramjet.core.slices import starts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
 
-_LEAD_S = 0.3
 _MOST_TOKENS = (1 << 32) - 1
 """What an end in `Blocks` can hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """The rules and costs in force, and the numbers behind what they are told."""
-
-    rules: Sequence[Rule] = ()
-    costs: Sequence[Cost] = ()
-    affinity: bool = True
-    """Off: nothing is believed to match, which is load balancing for comparison."""
-    reading: Reading = Reading()
-    terms: Terms = Terms()
-    slice_s: float | None = None
-    """Seconds of reading to which long cold reads are cut; None: they are sent whole."""
-    return_s: float = 300.0
-    """How far ahead a conversation's return counts as harm."""
-    long_tokens: int = 150_000
-    """From this length on a conversation is long."""
-    living_s: float = 300.0
-    horizon_s: float = 3_600.0
-    """What a replica was not asked for in this time is believed gone."""
-    memory_bytes: int = 256 << 20
-    """For all beliefs and conversations together."""
 
 
 class Router:
@@ -75,12 +50,12 @@ class Router:
         self.beliefs = {each.name: Belief(each.pools, self.evictions, each.name) for each in fleet}
         self.ratios = TokenRatios()
         self.returns = Returns()
+        self.offers = Offers(fleet, policy, self.beliefs, self.conversations, self.returns)
         self.admission: Admission[Visit] = Admission(policy.terms)
         self.on_placed: Callable[[Visit, float], None] | None = None
         """Told of every request that has just been booked at a replica, and when."""
         self._freed: set[str] = set()
         """Replicas where a place may have become free since the held were last looked at."""
-        self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int, float]]] = {}
         self._used_since = -math.inf
         """No replica is believed to hold anything that was last used before."""
         self._reports_cached: set[tuple[str, str]] = set()
@@ -109,7 +84,7 @@ class Router:
         Changes nothing: whoever comes next is placed as if nobody had asked. The decision is before admission, which
         `Admission.choose` asks for; it is None where no replica could serve the request.
         """
-        with self._unchanged():
+        with self.offers.unchanged():
             visit, sighting = self._recognise(arrival, now)
             if sighting is not None and visit.identity is not None and arrival.fingerprint is not None:
                 visit.turn = self.conversations.imagine(visit.identity, arrival.fingerprint.identity.head, sighting)
@@ -148,7 +123,7 @@ class Router:
         if quick and not freed:
             return []
         entered: list[Visit] = []
-        prices = self._prices(now)
+        prices = self.offers.prices(now)
 
         def rank(visit: Visit) -> Sequence[Scored]:
             decision = visit.looked = self._decide(visit, now)
@@ -163,8 +138,8 @@ class Router:
             entered.append(visit)
 
         def glance(visit: Visit) -> Iterator[Candidate]:
-            able = self._able(visit)
-            return (self._candidate(visit, each, 0, prices, now) for each in able if each.name in freed)
+            able = self.offers.able(visit)
+            return (self.offers.candidate(visit, each, 0, prices, now) for each in able if each.name in freed)
 
         self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
         return entered
@@ -275,7 +250,7 @@ class Router:
 
     def change_policy(self, policy: Policy) -> None:
         """Decide by other rules and costs from now on; all that is known and under way stays."""
-        self.policy = policy
+        self.policy = self.offers.policy = policy
         self.admission.terms = policy.terms
         self.conversations.living_s = policy.living_s
         for belief in self.beliefs.values():
@@ -338,23 +313,13 @@ class Router:
         )
         return visit, sighting
 
-    @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """What is looked at inside leaves nothing behind: neither what looking works out, nor what it finds to be over."""
-        with ExitStack() as stack:
-            for replica in self.fleet:
-                stack.enter_context(replica.unchanged())
-                stack.enter_context(self.beliefs[replica.name].unchanged())
-            stack.callback(setattr, self, "_standings", self._standings.copy())
-            yield
-
     def _decide(self, visit: Visit, now: float, *, counts_all: bool = True) -> Decision | None:
         """Rank all replicas that can serve a request; None where there is none."""
-        able = self._able(visit)
+        able = self.offers.able(visit)
         if not able:
             return None
-        longs = self._long_tokens(visit, self._smallest_pool(able))
-        candidates = self._candidates(visit, able, longs, now, counts_all=counts_all)
+        longs = self.offers.long_tokens(visit, self.offers.smallest_pool(able))
+        candidates = self.offers.candidates(visit, able, longs, now, counts_all=counts_all)
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -366,12 +331,12 @@ class Router:
         name = self._home(visit)
         if name is None or visit.tried:
             return None
-        able = self._able(visit)
+        able = self.offers.able(visit)
         replica = self.fleet[name]
         if len(able) < 2 or replica not in able:
             return None
-        pool_tokens = self._smallest_pool(able)
-        (home,) = self._candidates(visit, [replica], self._long_tokens(visit, pool_tokens), now)
+        pool_tokens = self.offers.smallest_pool(able)
+        (home,) = self.offers.candidates(visit, [replica], self.offers.long_tokens(visit, pool_tokens), now)
         ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
         # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
         others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
@@ -384,7 +349,8 @@ class Router:
         may_enter = self.policy.terms.mode == "off" or self.admission.choose([here], home.replica) is not None
         if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
             return None
-        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s)
+        best = home.matched_tokens  # the ideal is nobody's
+        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
 
     def _glance(self, visit: Visit, now: float) -> Decision | None:
         """The decision of a first look, where it says all that is needed when a request comes; None: look again.
@@ -425,7 +391,7 @@ class Router:
             read_tokens=candidate.matched_tokens,
         )
         if lease.is_cold and self.policy.slice_s is not None:
-            read_s = partial(self._read_s, belief)
+            read_s = partial(self.offers.read_s, belief)
             lease.starts.extend(starts(visit.cuts, lease.read_tokens, visit.prompt_tokens, read_s, self.policy.slice_s))
         replica.sent(now)
         # Whoever comes meanwhile waits for the start that is being read, and no longer.
@@ -473,131 +439,11 @@ class Router:
 
     def _go_on(self, visit: Visit, lease: Lease, now: float) -> None:
         """What comes next of a prompt is sent, to the end of the queue: the engine takes up first who came meanwhile."""
-        replica, left_s = lease.replica, self._read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
+        replica, left_s = lease.replica, self.offers.read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
         lease.read(now)
         lease.read_at = now + replica.queue_at(now) + left_s
         replica.line_up(lease, lease.starts[0].read_s if lease.starts else left_s, now)
-        self._standings.pop(replica.name, None)
-
-    def _read_s(self, belief: Belief, start: int, end: int) -> float:
-        return belief.pace.factor * self.policy.reading.seconds(start, end)
-
-    def _candidates(
-        self,
-        visit: Visit,
-        replicas: Sequence[Replica],
-        long_tokens: Mapping[str, int],
-        now: float,
-        *,
-        counts_all: bool = True,
-    ) -> list[Candidate]:
-        prices = self._prices(now)
-        return [
-            self._candidate(visit, each, long_tokens.get(each.name, 0), prices, now, counts_all=counts_all)
-            for each in replicas
-        ]
-
-    def _long_tokens(self, visit: Visit, pool_tokens: int | None) -> Mapping[str, int]:
-        """Tokens of the other living long conversations at each replica; nothing where the request is not long.
-
-        `pool_tokens` is the smallest pool, which says what is long.
-        """
-        least_tokens = long_from(self.policy.long_tokens, [pool_tokens])
-        if visit.prompt_tokens < least_tokens:
-            return {}
-        return self.conversations.long_tokens(least_tokens, None if visit.turn is None else visit.turn.conversation)
-
-    def _smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
-        """The smallest of their token pools that are known."""
-        pools = (self.beliefs[each.name].pool_tokens for each in replicas)
-        return min((pool for pool in pools if pool is not None), default=None)
-
-    def _able(self, visit: Visit) -> list[Replica]:
-        """The replicas that can serve a request and have not been tried."""
-        replicas = [each for each in self.fleet.able if each.name not in visit.tried]
-        model = visit.arrival.model
-        if model is not None and any(model in each.models for each in replicas):
-            replicas = [each for each in replicas if not each.models or model in each.models]
-        return replicas
-
-    def _candidate(
-        self,
-        visit: Visit,
-        replica: Replica,
-        long_tokens: int,
-        prices: Prices,
-        now: float,
-        *,
-        counts_all: bool = True,
-    ) -> Candidate:
-        """A replica as a request sees it; without `counts_all`, the harm there counts until it is not free any more."""
-        belief, reading, terms = self.beliefs[replica.name], self.policy.reading, self.policy.terms
-        pace = belief.pace.factor
-        queue_s, cold_reads, between_s = self._standing(replica, now)
-        matched = own = 0
-        found_s = harm_s = 0.0
-        fits = True
-        if visit.usable is not None and visit.turn is not None:
-            prompt_tokens, conversation = visit.prompt_tokens, visit.turn.conversation
-            outlook = belief.outlook(visit.usable, prompt_tokens)
-            if self.policy.affinity:
-                matched = outlook.hit.tokens
-                own = max(0, matched - visit.shared_tokens)
-                found_s = pace * reading.seconds(matched - own, matched) if own else 0.0
-            most_s = 2 * terms.most_allowance_s
-            if not counts_all:
-                most_s = min(most_s, terms.free_upto_s(found_s))
-            harm_s = belief.harm_s(outlook, prompt_tokens, conversation, prices, now, most_s=most_s)
-            fits = not replica.in_flight or belief.fits(outlook, prompt_tokens)
-        most = belief.pools.most_running
-        return Candidate(
-            replica=replica.name,
-            identity=replica.url,
-            matched_tokens=matched,
-            own_tokens=own,
-            in_flight=replica.in_flight,
-            queue_s=queue_s,
-            living=self.conversations.living_at[replica.name],
-            long_tokens=long_tokens,
-            pool_tokens=belief.pool_tokens,
-            pace=pace,
-            read_s=round(pace * reading.seconds(matched, visit.prompt_tokens), 6),
-            found_s=found_s,
-            harm_s=harm_s,
-            fits=fits,
-            is_full=most is not None and replica.in_flight >= most,
-            cold_reads=cold_reads,
-            between_s=between_s,
-        )
-
-    def _standing(self, replica: Replica, now: float) -> tuple[float, int, float]:
-        """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long
-        one may be that slips in between their slices."""
-        if not replica.queue:
-            return 0.0, 0, 0.0
-        known = self._standings.get(replica.name)
-        stamp = (now, len(replica.queue), replica.in_flight)
-        if known is None or known[0] != stamp:
-            leases = [each for each in replica.queue if isinstance(each, Lease)]
-            for lease in leases:
-                # What is not seen to be read has been, when it should have.
-                if not lease.shows_first and not lease.starts and now >= lease.read_at:
-                    lease.read(lease.read_at)
-            cold = [each for each in leases if each.is_cold and each.is_reading and not _ends_soon(each, now)]
-            in_slices = bool(cold) and all(each.starts for each in cold)
-            between_s = MOST_SLICES * (self.policy.slice_s or 0.0) if in_slices else 0.0
-            known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), len(cold), between_s)
-        return known[1]
-
-    def _prices(self, now: float) -> Prices:
-        """What it costs others to lose something."""
-        return Prices(partial(self._worth, now=now), self.policy.reading.seconds)
-
-    def _worth(self, owner: object, now: float) -> float:
-        """The chance that a conversation comes back for what a replica holds of it."""
-        if not isinstance(owner, Conversation):
-            return 0.0
-        return 1.0 if owner.running else self.returns.probability(now - owner.seen_at, self.policy.return_s)
+        self.offers.changed(replica.name)
 
     def _home(self, visit: Visit) -> str | None:
         """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
@@ -706,6 +552,9 @@ class Router:
             prompt_bytes=arrival.body_bytes,
             estimated_tokens=visit.prompt_tokens,
             matched_tokens=None if lease is None or visit.usable is None else lease.scored.candidate.matched_tokens,
+            best_matched_tokens=None
+            if lease is None or visit.usable is None or visit.decision is None
+            else visit.decision.best_matched_tokens,
             reusable_tokens=reusable,
             usage=usage,
             held_s=visit.held_s,
@@ -746,11 +595,6 @@ class Router:
 
 def _oldest_at(cache: PrefixCache) -> float:
     return math.inf if cache.oldest_at is None else cache.oldest_at
-
-
-def _ends_soon(lease: Lease, now: float) -> bool:
-    """Whether a reading is about to end, and keeps nobody out: the next would find the replica idle."""
-    return not lease.starts and 0 <= lease.read_at - now < _LEAD_S
 
 
 def _found(lease: Lease, usage: Usage | None) -> None:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from ramjet.core.policies import PrefillCost, Reading
+from ramjet.core.policies import Policy, PrefillCost, Reading
 from ramjet.core.pools import Pools
-from ramjet.core.router import Policy
 from ramjet.lab.policies import BYTES_PER_TOKEN, Factory, ReplicaFacts, Request
 from ramjet.lab.production import SHIPPED, Production, pools_of
 from ramjet.lab.workloads import BLOCK_TOKENS

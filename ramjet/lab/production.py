@@ -14,10 +14,10 @@ from typing import Any
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
-from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, PrefillCost, QueueCost, SpreadLongRule
+from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, Policy, PrefillCost, QueueCost, SpreadLongRule
 from ramjet.core.pools import Pools
 from ramjet.core.route import Cost
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
 from ramjet.lab.policies import BYTES_PER_TOKEN, Factory, Placements, ReplicaFacts, Request

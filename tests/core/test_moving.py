@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from ramjet.core.admission import Terms
 from ramjet.core.fleet import State
-from ramjet.core.policies import LeaveCost, Reading
+from ramjet.core.policies import LeaveCost, Policy, Reading
 from ramjet.core.route import TIE_RATIO
-from ramjet.core.router import Policy
 from ramjet.lab.production import SHIPPED
 from tests.core.traces import Player, router
 

@@ -21,6 +21,7 @@ from ramjet.core.policies import (
     CrowdingCost,
     LeaveCost,
     LongPromptRule,
+    Policy,
     PrefillCost,
     QueueCost,
     SpreadLongRule,
@@ -28,7 +29,7 @@ from ramjet.core.policies import (
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import read
 from ramjet.core.record import OUTCOMES, Record
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.core.slices import cuts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
@@ -532,7 +533,7 @@ class Ledger(RuleBasedStateMachine):
             else:
                 self.router.send_whole(visit, self.now)
             lease = visit.lease
-            left_s = self.router._read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
+            left_s = self.router.offers.read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
             reading_s = lease.starts[0].read_s if lease.starts else left_s
             assert reading_s > 0
             self.open[visit] = lease.replica.name, reading_s
@@ -633,7 +634,7 @@ TestLedger = Ledger.TestCase
 def believed(to: Router, given: Arrival) -> dict[str, int]:
     """Tokens of a prompt that each replica is believed to hold."""
     visit = to.arrive(given, 0)
-    matched = {each.replica: each.matched_tokens for each in to._candidates(visit, to._able(visit), {}, 0)}
+    matched = {each.replica: each.matched_tokens for each in to.offers.candidates(visit, to.offers.able(visit), {}, 0)}
     to.finish(visit, 0, outcome="client_disconnect", status=None)
     return matched
 

@@ -479,11 +479,11 @@ def test_who_comes_at_the_very_instant_at_which_a_start_ends_sees_the_next() -> 
     visit, lease = place(to, long_text())
     asked = to.arrive(long_text(100, "short"), 2.0)
     to.fleet["a"].queue_at(0.0)
-    before = to._candidates(asked, to._able(asked), {}, 2.0)[0].queue_s
+    before = to.offers.candidates(asked, to.offers.able(asked), {}, 2.0)[0].queue_s
 
     to.start_read(visit, 2.0, None)
 
-    after = to._candidates(asked, to._able(asked), {}, 2.0)[0].queue_s
+    after = to.offers.candidates(asked, to.offers.able(asked), {}, 2.0)[0].queue_s
     assert before == pytest.approx(0.9, abs=0.1)
     assert after == pytest.approx(lease.starts[0].read_s)
 

@@ -18,9 +18,9 @@ from ramjet.core.beliefs import KNOWN_S, Belief, Outlook
 from ramjet.core.cache import Blocks
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.losses import Prices
-from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, PrefillCost
+from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, Policy, PrefillCost
 from ramjet.core.route import Decision
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.core.visit import Visit
 from ramjet.lab.production import SHIPPED
 from tests.core.eager import harm_s
@@ -47,7 +47,7 @@ class EagerRouter(Router):
 
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         super().__init__(fleet, policy)
-        self.beliefs = {replica.name: EagerBelief(replica.pools) for replica in fleet}
+        self.beliefs.update((replica.name, EagerBelief(replica.pools)) for replica in fleet)
 
     def add(self, replica: Replica) -> None:
         super().add(replica)
@@ -153,13 +153,15 @@ class Watched(Router):
 
     def _decide(self, visit: Visit, now: float, **how: bool) -> Decision | None:
         decision = super()._decide(visit, now, **how)
-        able = {replica.name for replica in self._able(visit)}
+        able = {replica.name for replica in self.offers.able(visit)}
         assert (decision is None) is (not able)
         if decision is not None:
             ranked = [scored.candidate.replica for scored in decision.ranked]
             assert sorted([*ranked, *decision.refused]) == sorted(able)
             assert all(decision.refused.values())
             assert decision.elsewhere_s is None
+            seen = self.offers.candidates(visit, self.offers.able(visit), {}, now)
+            assert decision.best_matched_tokens == max(each.matched_tokens for each in seen)
         return decision
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -168,6 +170,7 @@ class Watched(Router):
             (home,) = decision.ranked
             assert decision.elsewhere_s is not None
             assert decision.elsewhere_s > home.total_s
+            assert decision.best_matched_tokens == home.candidate.matched_tokens
         return decision
 
 

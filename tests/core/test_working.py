@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ramjet.core.admission import Obstacle, Terms
 from ramjet.core.causes import CAUSES
 from ramjet.core.decisions import Decisions
+from ramjet.core.policies import Policy
 from ramjet.core.record import SIZE_CLASSES
 from ramjet.core.route import REASONS
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.core.working import MOST_REPLICAS, explain, waiting
 from ramjet.picture import Picture

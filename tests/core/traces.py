@@ -16,9 +16,10 @@ from typing import Any
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica, State
+from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import Piece, Prompt
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
 from ramjet.lab.production import SHIPPED

@@ -138,7 +138,8 @@ class _Play:
 
     async def run(self) -> list[Seen]:
         timeout = aiohttp.ClientTimeout(total=None)
-        connector = aiohttp.TCPConnector(limit=0)
+        # Ramjet closes idle connections sooner, as fast as time passes: a turn must not be sent on one that is about to go.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1.0)
         async with (
             aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session,
             asyncio.TaskGroup() as tasks,

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from ramjet.cli import main
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet
+from ramjet.core.policies import Policy
 from ramjet.core.prompt import read
-from ramjet.core.router import Policy, Router
+from ramjet.core.router import Router
 from ramjet.journal.blocks import salter
 from ramjet.journal.read import Reader, Row
 from ramjet.replica.server import running_replica
@@ -86,6 +87,26 @@ async def test_a_served_conversation_is_in_the_journal(tmp_path: Path) -> None:
     assert [row.record.turn for row in turns] == [1, 1]
     assert [visit.number for visit in again] == [1, 2]
     assert all(UNSAID.encode() not in content for content in files(state))
+
+
+async def test_what_the_replicas_were_is_in_the_journal(tmp_path: Path) -> None:
+    """
+    When it began, when nothing was in them, and when it ended; by name, and without their URLs.
+    """
+    state = tmp_path / "state"
+    async with quick_engine() as engine, quick_engine() as other:
+        path = config(tmp_path / "ramjet.yaml", {"a": engine.url, "b": other.url})
+        async with live(path, STATE_DIRECTORY=str(state)) as served, httpx.AsyncClient() as client:
+            assert (await client.post(served.url + CHAT, json=body(prompt()))).status_code == 200
+            assert await served.stop() == 0
+
+    with Reader(state / "journal.db") as reader:
+        found = list(reader.samples())
+    assert [each.replica for _, each in found] == ["a", "b", "a", "b"]
+    assert sum(each.resident_tokens for _, each in found[:2]) == 0 < sum(each.resident_tokens for _, each in found[2:])
+    assert sum(each.living for _, each in found[2:]) == 1
+    assert found[0][0] < found[2][0]
+    assert all(engine.url.removeprefix("http://").encode() not in content for content in files(state))
 
 
 async def test_a_request_that_was_refused_is_there_without_a_prompt(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.router import Policy, Router
+from ramjet.core.policies import Policy
+from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
 from tests.operations.support import CHAT, TOKEN, body, longer, until
 from tests.rig import Front, ramjet
