@@ -22,6 +22,8 @@ pytestmark = needs_chromium
 
 TOKEN = "an-operators-token"  # a test's
 
+expect.set_options(timeout=20_000)  # for a busy machine
+
 
 @contextlib.asynccontextmanager
 async def fleet(**more: object) -> AsyncIterator[Front]:
@@ -75,7 +77,7 @@ async def test_it_is_alive_without_a_network(tmp_path: Path) -> None:
         await page.get_by_role("button", name="turn 2").click()
         dialog = page.get_by_role("dialog")
         await expect(dialog).to_contain_text("What each replica would have cost")
-        for word in ("prefill", "queue", "crowding", "glm-1", "Matched", "Cached", "warm"):
+        for word in ("prefill", "queue", "crowding", str(home), "Matched", "Cached", "warm"):
             await expect(dialog).to_contain_text(word)
         await page.keyboard.press("Escape")
         await expect(dialog).to_be_hidden()
@@ -99,8 +101,10 @@ async def test_all_of_it_works_from_the_keyboard(tmp_path: Path) -> None:
     A replica is drained and enabled, residents are walked through, a decision is opened and left, with no pointer.
     """
     async with fleet() as front:
+        front.running.control.drain("glm-2")
         for number in range(4):
             await talk(front, f"talk {number}")
+        front.running.control.enable("glm-2")
         async with chromium(tmp_path) as browser, tab(browser, front.admin_url) as shown:
             page = shown.page
             await expect(page.locator("#decisions tbody tr")).to_have_count(4)
@@ -148,6 +152,9 @@ async def test_all_of_it_works_from_the_keyboard(tmp_path: Path) -> None:
             assert await page.evaluate(f"{nameless}.length") == 0
             await page.set_viewport_size({"width": 360, "height": 740})
             assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+            await page.locator("#decisions .open").first.click()
+            await expect(page.get_by_role("dialog")).to_contain_text("What happened")
+            assert await page.evaluate("detail.scrollWidth - detail.clientWidth") <= 0
 
 
 async def test_the_token_is_asked_for_once_and_stays_in_the_tab(tmp_path: Path) -> None:
