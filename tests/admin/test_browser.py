@@ -154,7 +154,7 @@ async def test_all_of_it_works_from_the_keyboard(tmp_path: Path) -> None:
             assert await page.evaluate("document.documentElement.scrollWidth") <= 360
             await page.locator("#decisions .open").first.click()
             await expect(page.get_by_role("dialog")).to_contain_text("What happened")
-            assert await page.evaluate("detail.scrollWidth - detail.clientWidth") <= 0
+            assert await page.evaluate("byId('detail').scrollWidth - byId('detail').clientWidth") <= 0
 
 
 async def test_the_token_is_asked_for_once_and_stays_in_the_tab(tmp_path: Path) -> None:

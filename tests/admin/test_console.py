@@ -152,7 +152,7 @@ async def test_q_ends_it() -> None:
         )
         os.close(theirs)
         seen = bytearray()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"Last decisions" not in seen:
                 seen += await asyncio.to_thread(os.read, ours, 65_536)
             os.write(ours, b"q")
