@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from ramjet.core.cache import Blocks, Hit, PrefixCache, Seat, SlotSpec
 from ramjet.core.record import WARM_RATIO
 from ramjet.lab.policies import Factory, Infinite, Policy, ReplicaFacts, Request
-from ramjet.lab.workloads import BLOCK_TOKENS, Run, Turn, Workload
+from ramjet.lab.workloads import Run, Turn, Workload
 from ramjet.sim.engine import Engine, Event, Job
 from ramjet.sim.profile import Profile
 
@@ -304,7 +304,8 @@ class _Clients:
         most = max(
             (each.prompt_tokens + each.answer_tokens for c in workload.conversations for each in c.turns), default=0
         )
-        self._ends = array("I", range(BLOCK_TOKENS, most + BLOCK_TOKENS + 1, BLOCK_TOKENS))
+        each = workload.block_tokens
+        self._ends = array("I", range(each, most + each + 1, each))
         self._next = [0] * len(self._conversations)
         self._prompts: dict[int, array[int]] = {}
         """Hashes of the last prompt of the conversations that are not over."""
