@@ -304,8 +304,8 @@ class _Clients:
         most = max(
             (each.prompt_tokens + each.answer_tokens for c in workload.conversations for each in c.turns), default=0
         )
-        each = workload.block_tokens
-        self._ends = array("I", range(each, most + each + 1, each))
+        block = workload.block_tokens
+        self._ends = array("I", range(block, most + block + 1, block))
         self._next = [0] * len(self._conversations)
         self._prompts: dict[int, array[int]] = {}
         """Hashes of the last prompt of the conversations that are not over."""

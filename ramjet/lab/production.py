@@ -42,6 +42,35 @@ def pools_of(facts: ReplicaFacts) -> Pools:
     )
 
 
+def in_bytes(request: Request) -> tuple[array[int], int]:
+    """Where each block of a prompt ends in bytes, and how long it is in all, if all tokens are of one length."""
+    ends = array("Q", (BYTES_PER_TOKEN * end for end in request.blocks.ends))
+    return ends, BYTES_PER_TOKEN * request.prompt_tokens
+
+
+def arrival_of(request: Request, heads: dict[int, int], in_bytes_: tuple[array[int], int] | None = None) -> Arrival:
+    """A request whose prompt is blocks and nothing else, as the edge would hand it in.
+
+    Args:
+        request: what a client sends.
+        heads: where each conversation's first user message ends, in blocks: messages say so on the wire, and here the
+            first prompt does. It is added to.
+        in_bytes_: where the blocks end in bytes, and the prompt; None: four to a token.
+    """
+    head = heads.setdefault(request.conversation, len(request.blocks))
+    ends, size_bytes = in_bytes(request) if in_bytes_ is None else in_bytes_
+    chain = Chain(request.blocks.hashes, ends, min(head, len(ends)), size_bytes)
+    return Arrival(
+        request_id=str(request.number),
+        endpoint="chat",
+        body_bytes=chain.size_bytes,
+        stream=True,
+        fingerprint=Fingerprint(chain, chain),
+        # Where messages end, nobody says here: it may be cut at any block.
+        cuts=ends[:-1],
+    )
+
+
 class Routed:
     """`core.router` as a policy, for a fleet; who derives from it says what a request looks like when it arrives."""
 
@@ -140,27 +169,14 @@ class Production(Routed):
         for number, each in enumerate(facts):
             fleet.add(Replica(str(number), f"http://{seed}.{number}", configured=told(each)))
         super().__init__(fleet, policy)
-        # Where the first user message ends: messages say so on the wire, and here a conversation's first prompt does.
         self._heads: dict[int, int] = {}
 
     def _arrival(self, request: Request) -> Arrival:
-        head = self._heads.setdefault(request.conversation, len(request.blocks))
-        ends, size_bytes = self._in_bytes(request)
-        chain = Chain(request.blocks.hashes, ends, min(head, len(ends)), size_bytes)
-        return Arrival(
-            request_id=str(request.number),
-            endpoint="chat",
-            body_bytes=chain.size_bytes,
-            stream=True,
-            fingerprint=Fingerprint(chain, chain),
-            # Where messages end, nobody says here: it may be cut at any block.
-            cuts=ends[:-1],
-        )
+        return arrival_of(request, self._heads, self._in_bytes(request))
 
     def _in_bytes(self, request: Request) -> tuple[array[int], int]:
         """Where each block of a prompt ends in bytes, and how long it is in all."""
-        ends = array("Q", (BYTES_PER_TOKEN * end for end in request.blocks.ends))
-        return ends, BYTES_PER_TOKEN * request.prompt_tokens
+        return in_bytes(request)
 
 
 def without_facts(facts: list[ReplicaFacts], seed: int) -> Production:
