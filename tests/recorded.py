@@ -108,9 +108,7 @@ def recorded(
         pools = pools_of(facts_of(profile)) if told is None else told(profile)
         fleet.add(Replica(f"glm-{number}", f"http://glm-{number}", configured=pools))
     recording = _Recording(fleet, policy, arrivals)
-    engines = [
-        Engine(_paced(profile, paces[number] if paces else 1.0), whole_runs=True) for number in range(replicas)
-    ]
+    engines = [Engine(_paced(profile, paces[number] if paces else 1.0), whole_runs=True) for number in range(replicas)]
     play(workload, recording, engines, reports_cached=profile.reports_cached)
     store = Store(path, SECRET, days=36_500, megabytes=10_000)
     store.write(recording.entries)
@@ -120,9 +118,7 @@ def recorded(
 
 def _paced(profile: Profile, pace: float) -> Profile:
     timing = profile.timing
-    slower = replace(
-        timing, read_token_s=pace * timing.read_token_s, read_squared_s=pace * timing.read_squared_s
-    )
+    slower = replace(timing, read_token_s=pace * timing.read_token_s, read_squared_s=pace * timing.read_squared_s)
     return replace(profile, timing=slower)
 
 

@@ -24,7 +24,7 @@ from ramjet.lab.policies import Request
 from ramjet.lab.production import Routed, arrival_of
 from ramjet.lab.workloads import BLOCK_TOKENS
 from ramjet.plan.figures import Figures, Outcome, figures, outcome_of
-from ramjet.plan.setup import Setup, SettingsError
+from ramjet.plan.setup import SettingsError, Setup
 from ramjet.plan.span import Asked, Span
 from ramjet.plan.workload import Playable, playable
 from ramjet.sim.engine import Engine

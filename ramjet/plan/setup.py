@@ -11,7 +11,7 @@ import yaml
 
 from ramjet.build import policy_of
 from ramjet.config import ConfigError, Settings, load
-from ramjet.core.cache import CacheSpec, HostTier, SlotSpec, Snapshots
+from ramjet.core.cache import HostTier, SlotSpec, Snapshots
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.pools import Pools
 from ramjet.core.router import Policy

@@ -1,0 +1,391 @@
+"""What came of a plan: how far it is to be trusted, and a row for each of the settings; for people and as JSON."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from ramjet.core.record import SIZE_CLASSES
+from ramjet.plan.figures import TRUSTED, Difference, Figures, Outcome, difference, figures, seen
+from ramjet.plan.replay import Kept, Replay, kept
+from ramjet.plan.setup import FACTS, Setup
+from ramjet.plan.span import Span
+from ramjet.plan.speed import LEAST_READINGS, Speed
+
+AS_IT_WAS = "as it was"
+"""The name of the settings that held then."""
+GRID_TOKENS = 256
+_SURE_REPORTS = 5
+_FEW = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """Some settings, and what they would have done."""
+
+    name: str
+    figures: Figures | None
+    """None where the span cannot be played under them."""
+    error: str | None
+    """Why."""
+    to_observed: Difference | None
+    """None for a trace."""
+    to_replayed: Difference | None
+    kept: Kept | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything there is to say."""
+
+    span: Span
+    setup: Setup
+    """What held then."""
+    speed: Speed
+    observed: Figures | None
+    """None for a trace."""
+    replayed: Figures | None
+    error: str | None
+    """Why what held then cannot be played."""
+    calibration: Difference | None
+    """How what was replayed differs from what was observed; None for a trace."""
+    doubts: Sequence[str]
+    """What is not known, or not played."""
+    tried: Sequence[Tried]
+
+
+def plan_of(span: Span, setup: Setup, found: Sequence[tuple[str, Replay | str]], *, configured: bool) -> Plan:
+    """Put it together.
+
+    Args:
+        span: what was played.
+        setup: what held then.
+        found: what came of that, first, and of each of the others, by name.
+        configured: whether somebody said how Ramjet was configured.
+    """
+    (_, first), *others = found
+    base = None if isinstance(first, str) else first
+    then = seen(span) if span.observed else None
+    observed = None if then is None else figures(span, then)
+    replayed = None if base is None else base.figures
+    return Plan(
+        span=span,
+        setup=setup,
+        speed=setup.speed,
+        observed=observed,
+        replayed=replayed,
+        error=first if isinstance(first, str) else None,
+        calibration=None if observed is None or replayed is None else difference(replayed, observed),
+        doubts=list(doubts(span, setup, configured=configured)),
+        tried=[_tried(name, each, observed, then, base) for name, each in others],
+    )
+
+
+def _tried(
+    name: str, each: Replay | str, observed: Figures | None, then: Sequence[Outcome] | None, base: Replay | None
+) -> Tried:
+    if isinstance(each, str):
+        return Tried(name=name, figures=None, error=each, to_observed=None, to_replayed=None, kept=None)
+    return Tried(
+        name=name,
+        figures=each.figures,
+        error=None,
+        to_observed=None if observed is None else difference(each.figures, observed),
+        to_replayed=None if base is None else difference(each.figures, base.figures),
+        kept=None if then is None or base is None else kept(then, base.outcomes, each.outcomes),
+    )
+
+
+# -- doubts -----------------------------------------------------------------------------------------------------------
+
+
+def doubts(span: Span, setup: Setup, *, configured: bool) -> Iterator[str]:
+    """What is not known and what is not played, as far as it may matter; each with what to do about it."""
+    unknown = [each.name for each in setup.replicas if each.tokens is None]
+    if unknown and setup.base is None:
+        yield f"nobody says how many tokens {_names(unknown)} can hold, so nothing is ever pushed out there: --tokens"
+    counts = _cached_counts(span)
+    if all(each.slots is None for each in setup.replicas) and len(counts) >= _SURE_REPORTS:
+        if not any(count % GRID_TOKENS for count in counts):
+            yield (
+                f"all {len(counts):,} reported counts lie on multiples of {GRID_TOKENS}, as they do where a hybrid model "
+                "resumes at snapshots, and nobody says how many it can keep: --slots"
+            )
+    if not span.observed:
+        return
+    if not configured:
+        yield "nobody says how Ramjet was configured then, so the defaults are taken: --config or --set"
+    yield from _of_speed(span, setup.speed)
+    yield from _of_requests(span)
+
+
+def _of_speed(span: Span, speed: Speed) -> Iterator[str]:
+    if speed.readings < LEAST_READINGS:
+        yield (
+            f"only {speed.readings} prompts had nobody before them, so how fast replicas read is mostly a guess: "
+            "a longer span of time"
+        )
+    elif speed.off_ratio is not None and speed.off_ratio > TRUSTED:
+        yield (
+            f"of the {speed.readings:,} first tokens that nobody was before, the middle one is {speed.off_ratio:.0%} off "
+            "what was fitted: something else uses these replicas, or they are not of one kind"
+        )
+    guessed = span.guessed.get("completion_tokens", 0)
+    if guessed > _FEW * len(span.requests):
+        yield f"the length of {guessed:,} of {len(span.requests):,} answers was not reported and is guessed"
+
+
+def _of_requests(span: Span) -> Iterator[str]:
+    records = [each.seen for each in span.requests if each.seen is not None]
+    left_out = sum(span.left_out.values())
+    if left_out > _FEW * (left_out + len(records)):
+        told = ", ".join(f"{count:,} {reason}" for reason, count in span.left_out.items())
+        yield f"{left_out:,} requests are not played: {told}"
+    before = span.guessed.get("began before", 0)
+    if before:
+        yield f"{before:,} requests found something older than the span, and are played but not counted"
+    if span.dropped:
+        yield f"the journal lost {span.dropped:,} requests since it was begun, which are not played"
+    for what, count in (
+        ("did not say how much they reused, and count for neither cold turns nor the cached share",
+         sum(each.usage.cached_tokens is None for each in records)),
+        ("were no streams, and their waits do not count", sum(each.ttft_s is None for each in records)),
+        ("were tried at more than one replica; in a replay no replica fails", sum(each.attempts > 1 for each in records)),
+        ("were cold after a restart; in a replay no replica restarts",
+         sum(each.cold_cause == "restart" for each in records)),
+    ):  # fmt: skip
+        if count > _FEW * len(records):
+            yield f"{count:,} of {len(records):,} requests {what}"
+
+
+def _cached_counts(span: Span) -> list[int]:
+    return [
+        each.seen.usage.cached_tokens
+        for each in span.requests
+        if each.seen is not None and each.seen.usage.cached_tokens
+    ]
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """One document; its names are a contract, and docs/plan.md says what they mean."""
+    span, speed = plan.span, plan.speed
+    return {
+        "source": {
+            "name": span.name,
+            "kind": "journal" if span.observed else "trace",
+            "requests": len(span.requests),
+            "counted": sum(each.counts for each in span.requests),
+            "left_out": dict(span.left_out),
+            "guessed": dict(span.guessed),
+            "dropped": span.dropped,
+        },
+        "replicas": [
+            {"name": each.name, **{fact: getattr(each, fact) for fact in FACTS}, "told": sorted(each.told)}
+            for each in plan.setup.replicas
+        ],
+        "speed": {
+            "readings": speed.readings,
+            "decodings": speed.decodings,
+            "off_ratio": speed.off_ratio,
+            "paces": dict(speed.paces),
+            "timing": asdict(speed.timing),
+        },
+        "observed": None if plan.observed is None else asdict(plan.observed),
+        "replayed": None if plan.replayed is None else asdict(plan.replayed),
+        "error": plan.error,
+        "calibration": None if plan.calibration is None else asdict(plan.calibration),
+        "doubts": list(plan.doubts),
+        "tried": [_tried_document(each) for each in plan.tried],
+    }
+
+
+def _tried_document(each: Tried) -> dict[str, Any]:
+    counted = each.kept
+    return {
+        "name": each.name,
+        "figures": None if each.figures is None else asdict(each.figures),
+        "error": each.error,
+        "to_observed": None if each.to_observed is None else asdict(each.to_observed),
+        "to_replayed": None if each.to_replayed is None else asdict(each.to_replayed),
+        "kept": None
+        if counted is None
+        else {"cold": len(counted.cold), "explained": len(counted.explained), "kept": len(counted.kept)},
+    }
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+HEAD = (
+    "settings", "mean s", "+/-", "p50", "p95", "p99", "> 10 s", "> 30 s", "cold", *SIZE_CLASSES, "cached",
+    "longest hold", "held in all", "turns/min",
+)  # fmt: skip
+CHECK = ("figure", "observed", "replayed", "error")
+
+
+def check_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """The calibration: what was seen, what its replay gives, and how far apart they are."""
+    observed, replayed, apart = plan.observed, plan.replayed, plan.calibration
+    if observed is None or replayed is None or apart is None:
+        return []
+    return [
+        ("mean wait, s", _seconds(observed.mean_wait_s), _seconds(replayed.mean_wait_s), _percent(apart.mean_wait)),
+        (
+            f"cold turns of {observed.later_turns:,}",
+            f"{observed.cold_turns:,}",
+            f"{replayed.cold_turns:,}",
+            _percent(apart.cold_turns),
+        ),
+        ("cached share", _share(observed.cached_share), _share(replayed.cached_share), _percent(apart.cached_share)),
+    ]
+
+
+def verdict(plan: Plan) -> str:
+    """How far what follows is to be trusted, in a sentence."""
+    if plan.error is not None:
+        return f"What held then cannot be played: {plan.error}"
+    if plan.calibration is None:
+        return "A trace does not say what became of it: how near a replay is, nobody can tell."
+    if plan.calibration.trusted:
+        return (
+            f"The replay of what happened is within {TRUSTED:.0%}: the rows below are as near, as far as anybody knows."
+        )
+    return (
+        f"DO NOT TRUST THIS: the replay of what happened is off by more than {TRUSTED:.0%}, and whatever made it so is in "
+        "the rows below too."
+    )
+
+
+def rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """A row for what was observed, for its replay, and for each of the settings."""
+    to = plan.replayed if plan.observed is None else plan.observed
+    if plan.observed is not None:
+        yield _row("observed", plan.observed, None)
+    if plan.replayed is not None:
+        yield _row("replayed", plan.replayed, plan.calibration)
+    for each in plan.tried:
+        if each.figures is None:
+            yield (each.name, *["-"] * (len(HEAD) - 1))
+        else:
+            yield _row(each.name, each.figures, None if to is None else difference(each.figures, to))
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What the table has no room for."""
+    for each in plan.tried:
+        if each.error is not None:
+            yield f"{each.name}: {each.error}"
+        elif each.kept is not None and each.kept.explained:
+            yield (
+                f"{each.name} would have kept {len(each.kept.kept):,} of {len(each.kept.explained):,} cold turns warm "
+                f"(replayed; {len(each.kept.cold):,} were cold)"
+            )
+
+
+def _row(name: str, these: Figures, apart: Difference | None) -> tuple[str, ...]:
+    sizes: Mapping[str, Any] = these.by_size
+    return (
+        name,
+        _seconds(these.mean_wait_s),
+        "" if apart is None else _percent(apart.mean_wait, sign=True),
+        _seconds(these.p50_wait_s),
+        _seconds(these.p95_wait_s),
+        _seconds(these.p99_wait_s),
+        f"{these.waits_over_10_s:,}",
+        f"{these.waits_over_30_s:,}",
+        f"{these.cold_turns:,}",
+        *(_share(sizes[each].cold_turns / sizes[each].turns if sizes[each].turns else None) for each in SIZE_CLASSES),
+        _share(these.cached_share),
+        _seconds(these.max_held_s),
+        _seconds(these.total_held_s),
+        "-" if these.turns_per_min is None else f"{these.turns_per_min:.1f}",
+    )
+
+
+def tables(plan: Plan) -> Iterator[Table | str]:
+    """All of it, for a terminal."""
+    counted = sum(each.counts for each in plan.span.requests)
+    yield f"{plan.span.name}: {len(plan.span.requests):,} requests played, {counted:,} counted"
+    if check := check_rows(plan):
+        yield _table("How near the replay is", CHECK, check)
+    yield verdict(plan)
+    for each in plan.doubts:
+        yield f"- {each}"
+    yield _table("Settings", HEAD, list(rows(plan)))
+    yield from notes(plan)
+
+
+def _table(title: str, head: Sequence[str], those: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", header_style="")
+    for place, name in enumerate(head):
+        table.add_column(name, justify="right" if place else "left", no_wrap=bool(place))
+    for each in those:
+        table.add_row(*each)
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return (
+        "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    )
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _percent(value: float | None, *, sign: bool = False) -> str:
+    return "-" if value is None else f"{value:+.1%}" if sign else f"{abs(value):.1%}"
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Ramjet: {name} under other settings</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #1b1b1f; background: #fff; max-width: 80rem; margin: 2rem auto; padding: 0 1rem }}
+table {{ border-collapse: collapse; margin: 0.5rem 0 2rem; display: block; overflow-x: auto }}
+th, td {{ padding: 0.15rem 0.8rem; text-align: right; border-bottom: 1px solid #ddd; font-variant-numeric: tabular-nums; white-space: nowrap }}
+th:first-child, td:first-child {{ text-align: left }}
+</style>
+<h1>{name} under other settings</h1>
+<p>Waits are in seconds from a request's arrival to its first token, the time held included; "+/-" is the mean against the
+first row. Cold is later turns that reused less than half of what they could have.</p>
+{parts}
+</html>
+"""
+
+
+def page(plan: Plan) -> str:
+    """All of it as one HTML file that needs no other."""
+    parts: list[str] = []
+    if check := check_rows(plan):
+        parts += ["<h2>How near the replay is</h2>", _html_table(CHECK, check)]
+    parts.append(f"<p><b>{html.escape(verdict(plan))}</b></p>")
+    if plan.doubts:
+        parts.append("<ul>" + "".join(f"<li>{html.escape(each)}</li>" for each in plan.doubts) + "</ul>")
+    parts += ["<h2>Settings</h2>", _html_table(HEAD, list(rows(plan)))]
+    parts += [f"<p>{html.escape(each)}</p>" for each in notes(plan)]
+    return _PAGE.format(name=html.escape(plan.span.name), parts="\n".join(parts))
+
+
+def _html_table(head: Sequence[str], those: Sequence[Sequence[str]]) -> str:
+    lines = [("th", head), *(("td", each) for each in those)]
+    return (
+        "<table>"
+        + "\n".join(
+            "<tr>" + "".join(f"<{cell}>{html.escape(value)}</{cell}>" for value in values) + "</tr>"
+            for cell, values in lines
+        )
+        + "</table>"
+    )
