@@ -21,6 +21,7 @@ from ramjet.control import Control
 from ramjet.core.record import Record
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
+from ramjet.journal.sampling import keep_sampling
 from ramjet.journal.schema import JournalError
 from ramjet.journal.store import Store
 from ramjet.journal.writer import Journal
@@ -114,6 +115,7 @@ async def running(
         if kept is not None:
             # The first to be there and the last to go: all records are in it.
             stack.push_async_callback(asyncio.to_thread, kept.close)
+            stack.callback(keep_sampling(kept, router))
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
         stack.callback(handler.keep_admitting())

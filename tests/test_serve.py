@@ -137,7 +137,7 @@ async def test_one_line_for_each_request_with_the_promised_names() -> None:
     """
     names = {
         "event", "request_id", "conversation", "turn", "endpoint", "model", "stream", "replica", "reason", "costs",
-        "prompt_bytes", "prompt_tokens", "matched_tokens", "cached_tokens", "cold", "cold_cause", "cold_evidence",
+        "prompt_bytes", "prompt_tokens", "matched_tokens", "best_matched_tokens", "cached_tokens", "cold", "cold_cause", "cold_evidence",
         "slices", "held_s", "ttft_s", "duration_s", "completion_tokens", "attempts", "outcome", "status", "probe", "level", "timestamp",
     }  # fmt: skip
     async with scripted_engine(stream) as engine, serving(engine.url, "--log-level", "debug") as served:

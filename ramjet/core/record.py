@@ -70,6 +70,9 @@ class Record:
     """What the prompt was taken for before the engine said it."""
     matched_tokens: int | None = None
     """What was believed to be reusable at the chosen replica."""
+    best_matched_tokens: int | None = None
+    """The most of it that any replica that could serve it was believed to hold then. A turn that goes home, because even
+    an ideal replica would be no cheaper, has its home's: no other was looked at."""
     reusable_tokens: int | None = None
     """The longest prefix the prompt shares with any earlier turn, volatile lines not counted as a difference."""
     usage: Usage = Usage()
@@ -153,6 +156,7 @@ class Record:
             "prompt_bytes": self.prompt_bytes,
             "prompt_tokens": self.usage.prompt_tokens,
             "matched_tokens": self.matched_tokens,
+            "best_matched_tokens": self.best_matched_tokens,
             "cached_tokens": self.usage.cached_tokens,
             "cold": self.cold,
             "cold_cause": self.cold_cause,

@@ -145,6 +145,8 @@ class Decision:
     """The rules that refused those."""
     elsewhere_s: float | None = None
     """What even an ideal replica would have cost; None unless that was reason enough to look at none but the first."""
+    best_matched_tokens: int = 0
+    """The most of the prompt that any of those that were looked at is believed to hold."""
 
     @property
     def chosen(self) -> Scored:
@@ -168,7 +170,8 @@ def decide(
     ranked = _rank(ask, allowed, costs) if refused else unruled
     if reason is None or (not reason.endswith("_spill") and ranked[0].candidate is unruled[0].candidate):
         reason = _reason(ask, ranked[0].candidate, everybody)
-    return Decision(ranked, reason, refused, obeyed)
+    best = max(each.matched_tokens for each in everybody)
+    return Decision(ranked, reason, refused, obeyed, best_matched_tokens=best)
 
 
 def _apply(

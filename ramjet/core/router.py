@@ -349,7 +349,8 @@ class Router:
         may_enter = self.policy.terms.mode == "off" or self.admission.choose([here], home.replica) is not None
         if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
             return None
-        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s)
+        best = home.matched_tokens  # the ideal is nobody's
+        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
 
     def _glance(self, visit: Visit, now: float) -> Decision | None:
         """The decision of a first look, where it says all that is needed when a request comes; None: look again.
@@ -669,6 +670,9 @@ class Router:
             prompt_bytes=arrival.body_bytes,
             estimated_tokens=visit.prompt_tokens,
             matched_tokens=None if lease is None or visit.usable is None else lease.scored.candidate.matched_tokens,
+            best_matched_tokens=None
+            if lease is None or visit.usable is None or visit.decision is None
+            else visit.decision.best_matched_tokens,
             reusable_tokens=reusable,
             usage=usage,
             held_s=visit.held_s,

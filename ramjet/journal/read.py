@@ -14,9 +14,10 @@ from types import TracebackType
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.hints import Hint
 from ramjet.core.record import Record
+from ramjet.core.sample import Sample
 from ramjet.core.visit import Arrival
 from ramjet.journal.blocks import EMPTY, unpack
-from ramjet.journal.schema import RECORD, JournalError, open_to_read, record_of
+from ramjet.journal.schema import RECORD, SAMPLE, JournalError, open_to_read, record_of, sample_of
 
 _PAGE_ROWS = 500
 _MOST_BLOCKS = 2_000_000
@@ -87,6 +88,7 @@ class Reader:
         have = {row[1] for row in self._db.execute("PRAGMA table_info(requests)")}
         # A file of an older version has fewer columns, and records leave out what those would have said.
         self._names = [name for name in RECORD if name in have]
+        self._has_samples = bool(self._db.execute("PRAGMA table_info(replicas)").fetchall())
         self._prompts: dict[int, Fingerprint] = {}
         self._blocks = 0
 
@@ -152,6 +154,19 @@ class Reader:
                     _hint(hint),
                 )
             at = found[-1][1], found[-1][0]
+
+    def samples(self, since: float | None = None, until: float | None = None) -> Iterator[tuple[float, Sample]]:
+        """What the replicas were, about once a minute, and when: seconds since 1970, `until` not included.
+
+        A file of version 1 has none.
+        """
+        columns = ", ".join(SAMPLE)
+        page = f"SELECT id, at, {columns} FROM replicas WHERE (at, id) > (?, ?) AND at < ? ORDER BY at, id LIMIT ?"  # noqa: S608 - ours
+        at, end = _span(since, until)
+        number = -1
+        while self._has_samples and (found := self._db.execute(page, (at, number, end, _PAGE_ROWS)).fetchall()):
+            for number, at, *values in found:  # noqa: B007 - the last of a page is where the next begins
+                yield at, sample_of(SAMPLE, values)
 
     def _fingerprint(self, number: int, base: int | None, packed: bytes | None) -> Fingerprint | None:
         """A row's prompt, after those that it builds on; the way back to one that is whole is short."""

@@ -1,7 +1,7 @@
 """The journal's file: its tables, how an older one becomes a newer one, and from a record to a row and back.
 
 A new field of `Record` wants a step in `MIGRATIONS` that makes its column, and a place in `NESTED` where it is no number,
-text or flag; a test sees to it.
+text or flag; one of `Sample` wants its column. Tests see to it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from ramjet.core.record import Record
+from ramjet.core.sample import Sample
 from ramjet.core.usage import Usage
 
 APPLICATION_ID = 0x524A4D54
@@ -44,6 +45,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE counts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
         "INSERT INTO counts VALUES ('dropped', 0)",
     ),
+    (
+        "ALTER TABLE requests ADD COLUMN best_matched_tokens INTEGER",
+        """
+        CREATE TABLE replicas (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            at REAL NOT NULL,
+            replica TEXT NOT NULL, state TEXT NOT NULL,
+            pool_tokens INTEGER, usable_tokens INTEGER, pool_slots INTEGER, per_path INTEGER,
+            private_slots INTEGER NOT NULL, chunk_tokens INTEGER, grid_tokens INTEGER NOT NULL, host INTEGER,
+            resident_tokens INTEGER NOT NULL, resident_slots INTEGER,
+            living INTEGER NOT NULL, in_flight INTEGER NOT NULL, held INTEGER NOT NULL,
+            queue_s REAL NOT NULL, pace REAL NOT NULL
+        )
+        """,
+        "CREATE INDEX replicas_at ON replicas (at)",
+    ),
 )
 """What makes each version from the one before; released ones never change."""
 VERSION = len(MIGRATIONS)
@@ -65,6 +82,9 @@ RECORD = tuple(
 PROMPT = ("hint", "rendered_bytes", "base", "blocks")
 """The columns that its prompt fills."""
 COLUMNS = ("id", "arrived_at", *RECORD, *PROMPT)
+"""The columns of a request."""
+SAMPLE = tuple(field.name for field in fields(Sample))
+"""The columns of a replica at a moment, `at`."""
 
 _MOST_NUMBER = (1 << 63) - 1
 _KINDS = get_type_hints(Record)
@@ -92,6 +112,14 @@ def record_of(names: Sequence[str], values: Sequence[Any]) -> Record:
         if name in given:
             given[name] = bool(given[name])
     return Record(usage=usage, **given)
+
+
+def sample_of(names: Sequence[str], values: Sequence[Any]) -> Sample:
+    """The sample of a row."""
+    given = dict(zip(names, values, strict=True))
+    if given.get("host") is not None:
+        given["host"] = bool(given["host"])
+    return Sample(**given)
 
 
 def _value(record: Record, name: str) -> Any:

@@ -10,9 +10,10 @@ from typing import Any
 
 from ramjet.core.fingerprint import Fingerprint
 from ramjet.core.record import Record
+from ramjet.core.sample import Sample
 from ramjet.core.visit import Arrival
 from ramjet.journal.blocks import EMPTY, pack, salter
-from ramjet.journal.schema import COLUMNS, MIGRATIONS, open_to_write, values_of
+from ramjet.journal.schema import COLUMNS, MIGRATIONS, SAMPLE, open_to_write, values_of
 
 MOST_LINKS = 32
 """After so many prompts that build on one another one is written whole, so that none is far to be read from."""
@@ -23,6 +24,7 @@ _OVERHEAD_BLOCKS = 32
 _STEP_ROWS = 2_000
 _STEP_PAGES = 4_000
 _INSERT = f"INSERT INTO requests ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - names of ours
+_INSERT_SAMPLE = f"INSERT INTO replicas (at, {', '.join(SAMPLE)}) VALUES (?, {', '.join('?' * len(SAMPLE))})"  # noqa: S608 - the same
 _DAY_S = 86_400.0
 
 
@@ -113,6 +115,22 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise
 
+    def write_samples(self, at: float, samples: Iterable[Sample]) -> None:
+        """Add what the replicas were at a moment, seconds since 1970, all or nothing.
+
+        Raises:
+            sqlite3.Error: nothing was written.
+        """
+        rows = [(at, *(getattr(each, name) for name in SAMPLE)) for each in samples]
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany(_INSERT_SAMPLE, rows)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
     def tidy(self, now: float) -> bool:
         """Take one small step towards the bounds on age and size; True if there is more to do.
 
@@ -120,6 +138,7 @@ class Store:
             sqlite3.Error: nothing was deleted.
         """
         oldest = self._db.execute("SELECT min(arrived_at) FROM requests").fetchone()[0]
+        self._tidy_samples(now, oldest)
         if oldest is None:
             return False
         if oldest < now - self._days_s:
@@ -135,6 +154,15 @@ class Store:
         self._db.executescript(f"PRAGMA incremental_vacuum({_STEP_PAGES})")
         self._first_id = self._db.execute("SELECT coalesce(min(id), 0) FROM requests").fetchone()[0]
         return True
+
+    def _tidy_samples(self, now: float, oldest: float | None) -> None:
+        """Samples go with the requests of their time; they are few, so all that have to go at once."""
+        size_bound = oldest if oldest is not None and self.used_bytes > self._most_bytes else 0.0
+        before = max(now - self._days_s, size_bound)
+        first = self._db.execute("SELECT min(at) FROM replicas").fetchone()[0]
+        if first is not None and first < before:
+            old = "DELETE FROM replicas WHERE id IN (SELECT id FROM replicas WHERE at < ? ORDER BY at LIMIT ?)"
+            self._db.execute(old, (before, _STEP_ROWS))
 
     def close(self) -> None:
         """Close the file."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 
 import structlog
 
 from ramjet.core.record import Record
+from ramjet.core.sample import Sample
 from ramjet.core.visit import Arrival
 from ramjet.journal.store import Entry, Store
 
@@ -28,6 +29,8 @@ _FLUSH_S = 0.25
 _BREATH_ROWS, _BREATH_S = 16, 0.0005
 _TIDY_EVERY_S = 60.0
 _CLOSE_S = 10.0
+_MOST_SAMPLES = 100
+"""Moments whose samples may wait."""
 
 
 def wall_clock() -> float:
@@ -61,6 +64,7 @@ class Journal:
         self._most_waiting = most_waiting
         self._clock = clock
         self._queue: SimpleQueue[Entry | None] = SimpleQueue()
+        self._samples: SimpleQueue[tuple[float, Sequence[Sample]]] = SimpleQueue()
         self._refused = 0
         """Dropped by whoever hands in."""
         self._lost = 0
@@ -87,6 +91,11 @@ class Journal:
             return
         self._queue.put(Entry(self._clock() - record.duration_s, record, arrival))
 
+    def put_samples(self, samples: Sequence[Sample]) -> None:
+        """Take in what the replicas are now; never waits. They are written with the next requests, or in a minute."""
+        if not self._closing.is_set() and self._samples.qsize() < _MOST_SAMPLES:
+            self._samples.put((self._clock(), samples))
+
     def close(self) -> None:
         """Write what waits, and close the file; gives up on a disk that does not take it."""
         self._closing.set()
@@ -98,7 +107,7 @@ class Journal:
         while not self._closing.is_set() or self._queue.qsize():
             batch = self._batch(0 if more else _TIDY_EVERY_S)
             more = self._write(batch)
-        if self.dropped > self._told and not self._broken:
+        if (self.dropped > self._told or self._samples.qsize()) and not self._broken:
             self._write([])
         self._store.close()
 
@@ -127,6 +136,7 @@ class Journal:
         try:
             self._store.write(self._gently(batch), dropped - self._told)
             self._told, written = dropped, len(batch)
+            self._write_samples()
             more = self._store.tidy(self._clock())
         except Exception as error:  # noqa: BLE001 - whatever a row has in it, the rows after it are kept
             self._failed(error, len(batch) - written)
@@ -135,6 +145,10 @@ class Journal:
         if written:
             self._on_written(written)
         return more
+
+    def _write_samples(self) -> None:
+        while self._samples.qsize():
+            self._store.write_samples(*self._samples.get_nowait())
 
     def _gently(self, batch: list[Entry]) -> Iterator[Entry]:
         """A batch with pauses: whoever takes a breath holds up the event loop for less time, on a busy machine most."""

@@ -14,7 +14,7 @@ from ramjet.core.usage import Usage
 
 LOG_FIELDS = (
     "request_id", "conversation", "turn", "endpoint", "model", "stream", "replica", "reason", "costs", "prompt_bytes",
-    "prompt_tokens", "matched_tokens", "cached_tokens", "cold", "cold_cause", "cold_evidence", "slices", "held_s", "ttft_s",
+    "prompt_tokens", "matched_tokens", "best_matched_tokens", "cached_tokens", "cold", "cold_cause", "cold_evidence", "slices", "held_s", "ttft_s",
     "duration_s", "completion_tokens", "attempts", "outcome", "status", "probe",
 )  # fmt: skip
 
@@ -173,7 +173,7 @@ def test_a_log_line_says_what_happened() -> None:
     seen = Record(
         request_id="r-1", endpoint="chat", conversation="0123456789ab", turn=322, model="glm", stream=True, replica="b",
         reason="affinity", costs={"prefill": 1.23456, "queue": 0.0}, prompt_bytes=1_200_000, estimated_tokens=300_000,
-        matched_tokens=312_000, reusable_tokens=313_000, usage=Usage(prompt_tokens=313_000, cached_tokens=12_288,
+        matched_tokens=312_000, best_matched_tokens=312_500, reusable_tokens=313_000, usage=Usage(prompt_tokens=313_000, cached_tokens=12_288,
         completion_tokens=7), slices=19, held_s=0.00004, ttft_s=57.123456, duration_s=60.98765, attempts=2, status=200,
         clues=Clues(expected_tokens=312_000, reusable_tokens=313_000, diverged_at_tokens=313_000, known_tokens=313_000,
         loss=Loss("snapshot_pool", 0xFEDC_BA98_7654_3210, True, 7), pressure=Pressure(tokens_ratio=0.72, slots_ratio=1.0,
@@ -183,7 +183,8 @@ def test_a_log_line_says_what_happened() -> None:
     assert seen.log_fields() == {
         "request_id": "r-1", "conversation": "0123456789ab", "turn": 322, "endpoint": "chat", "model": "glm",
         "stream": True, "replica": "b", "reason": "affinity", "costs": {"prefill": 1.235, "queue": 0.0},
-        "prompt_bytes": 1_200_000, "prompt_tokens": 313_000, "matched_tokens": 312_000, "cached_tokens": 12_288,
+        "prompt_bytes": 1_200_000, "prompt_tokens": 313_000, "matched_tokens": 312_000,
+        "best_matched_tokens": 312_500, "cached_tokens": 12_288,
         "cold": True, "cold_cause": "snapshot_pool", "cold_evidence": {"expected_tokens": 312_000,
         "reported_tokens": 12_288, "diverged_at_tokens": 313_000, "pushed_out_by": "fedcba987654"}, "slices": 19, "held_s": 0.0, "ttft_s": 57.1235, "duration_s": 60.9877,
         "completion_tokens": 7, "attempts": 2, "outcome": "ok", "status": 200, "probe": False,

@@ -160,6 +160,8 @@ class Watched(Router):
             assert sorted([*ranked, *decision.refused]) == sorted(able)
             assert all(decision.refused.values())
             assert decision.elsewhere_s is None
+            seen = [self._candidate(visit, each, 0, self._prices(now), now) for each in self._able(visit)]
+            assert decision.best_matched_tokens == max(each.matched_tokens for each in seen)
         return decision
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -168,6 +170,7 @@ class Watched(Router):
             (home,) = decision.ranked
             assert decision.elsewhere_s is not None
             assert decision.elsewhere_s > home.total_s
+            assert decision.best_matched_tokens == home.candidate.matched_tokens
         return decision
 
 

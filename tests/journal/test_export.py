@@ -23,7 +23,7 @@ from ramjet.core.record import Record
 from ramjet.core.usage import Usage
 from ramjet.journal import export
 from ramjet.journal.read import Reader, Row
-from ramjet.journal.schema import OF_COLD
+from ramjet.journal.schema import OF_COLD, VERSION
 from tests.journal.support import AT, SALT, entry, written
 from tests.journal.test_store import damaged_inside, full_record
 from tests.test_docs import page, table
@@ -206,7 +206,7 @@ def test_info_says_what_is_there(path: Path) -> None:
     shown = json.loads(run(path, "info", "--json").stdout)
 
     assert shown | {"size_bytes": 0} == {
-        "path": str(path), "version": 1, "rows": 3, "first_at": f"{DAY}T14:13:20.000Z",
+        "path": str(path), "version": VERSION, "rows": 3, "first_at": f"{DAY}T14:13:20.000Z",
         "last_at": f"{DAY}T14:16:40.000Z", "size_bytes": 0, "dropped": 0,
     }  # fmt: skip
     assert shown["size_bytes"] == path.stat().st_size

@@ -88,6 +88,26 @@ async def test_a_served_conversation_is_in_the_journal(tmp_path: Path) -> None:
     assert all(UNSAID.encode() not in content for content in files(state))
 
 
+async def test_what_the_replicas_were_is_in_the_journal(tmp_path: Path) -> None:
+    """
+    When it began, when nothing was in them, and when it ended; by name, and without their URLs.
+    """
+    state = tmp_path / "state"
+    async with quick_engine() as engine, quick_engine() as other:
+        path = config(tmp_path / "ramjet.yaml", {"a": engine.url, "b": other.url})
+        async with live(path, STATE_DIRECTORY=str(state)) as served, httpx.AsyncClient() as client:
+            assert (await client.post(served.url + CHAT, json=body(prompt()))).status_code == 200
+            assert await served.stop() == 0
+
+    with Reader(state / "journal.db") as reader:
+        found = list(reader.samples())
+    assert [each.replica for _, each in found] == ["a", "b", "a", "b"]
+    assert sum(each.resident_tokens for _, each in found[:2]) == 0 < sum(each.resident_tokens for _, each in found[2:])
+    assert sum(each.living for _, each in found[2:]) == 1
+    assert found[0][0] < found[2][0]
+    assert all(engine.url.removeprefix("http://").encode() not in content for content in files(state))
+
+
 async def test_a_request_that_was_refused_is_there_without_a_prompt(tmp_path: Path) -> None:
     async with quick_engine() as engine:
         path = config(tmp_path / "ramjet.yaml", {"a": engine.url}, client_keys=["a-key-of-ours"])

@@ -15,10 +15,21 @@ import pytest
 
 from ramjet.core.hints import Hint
 from ramjet.core.record import Record
+from ramjet.core.sample import Sample
 from ramjet.core.usage import Usage
 from ramjet.journal import store as stores
 from ramjet.journal.read import Reader, Row
-from ramjet.journal.schema import COLUMNS, LEFT_OUT, MIGRATIONS, PROMPT, RECORD, VERSION, JournalError, open_to_write
+from ramjet.journal.schema import (
+    COLUMNS,
+    LEFT_OUT,
+    MIGRATIONS,
+    PROMPT,
+    RECORD,
+    SAMPLE,
+    VERSION,
+    JournalError,
+    open_to_write,
+)
 from tests.journal.support import AT, entry, rows, salted, store, written
 
 
@@ -84,6 +95,39 @@ def test_columns_are_those_of_the_table(tmp_path: Path) -> None:
     # What a Row shows beside the record: its own columns, where `fingerprint` is what base and blocks say.
     shown = {field.name for field in fields(Row)} - {"record", "fingerprint"} | {"base", "blocks"}
     assert shown == set(COLUMNS) - set(RECORD)
+
+
+def test_every_field_of_a_sample_is_kept(tmp_path: Path) -> None:
+    """
+    What a replica was comes back as it was, known or not, with its time; and every column is one of its fields.
+    """
+    full, empty = made(Sample), Sample(replica="b", state="down")
+    one = store(tmp_path / "journal.db")
+    one.write_samples(AT + 60, [full, empty])
+    one.write_samples(AT, [empty])
+    one.close()
+
+    with Reader(tmp_path / "journal.db") as reader:
+        assert list(reader.samples()) == [(AT, empty), (AT + 60, full), (AT + 60, empty)]
+        assert list(reader.samples(AT + 1, AT + 60)) == []
+        assert len(list(reader.samples(AT + 1, AT + 61))) == 2
+    db = sqlite3.connect(tmp_path / "journal.db")
+    assert [row[1] for row in db.execute("PRAGMA table_info(replicas)")] == ["id", "at", *SAMPLE]
+    db.close()
+
+
+def test_samples_are_read_a_page_at_a_time(tmp_path: Path) -> None:
+    """
+    Many at one moment too: none is read twice, and none is left out.
+    """
+    one = store(tmp_path / "journal.db")
+    for number in range(4):
+        one.write_samples(AT + number, [Sample(replica=f"{number}-{each}", state="up") for each in range(400)])
+    one.close()
+
+    with Reader(tmp_path / "journal.db") as reader:
+        names = [each.replica for _, each in reader.samples()]
+    assert names == [f"{number}-{each}" for number in range(4) for each in range(400)]
 
 
 def test_a_conversation_comes_back_block_by_block(tmp_path: Path) -> None:
@@ -191,6 +235,22 @@ def test_old_rows_go(tmp_path: Path) -> None:
     assert not one.tidy(AT + 86_402)
     one.close()
     assert [row.record.request_id for row in rows(path)] == ["r-100"]
+
+
+def test_old_samples_go_with_the_requests_of_their_time(tmp_path: Path) -> None:
+    """
+    By age; and where the file is too large, all from before its oldest request.
+    """
+    path = tmp_path / "journal.db"
+    for megabytes, left in ((100, [100, 200]), (0.0, [200])):
+        one = store(path, days=1, megabytes=megabytes)
+        one.write([entry(150)])
+        for number in (0, 100, 200):
+            one.write_samples(AT + number, [Sample(replica="a", state="up")])
+        one.tidy(AT + 86_400 + 50)
+        one.close()
+        with Reader(path) as reader:
+            assert sorted({at - AT for at, _ in reader.samples()}) == left
 
 
 def test_the_file_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +385,8 @@ def test_a_file_of_every_version_is_brought_to_the_newest(tmp_path: Path, versio
     db.execute(f"INSERT INTO requests ({', '.join(needed)}) VALUES ({', '.join('?' * len(needed))})", values)
     db.close()
     before = [row.record for row in rows(path)]
+    with Reader(path) as reader:
+        assert list(reader.samples()) == []
 
     written(path, [entry(1)])
 

@@ -20,6 +20,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from ramjet.core.record import Record
+from ramjet.core.sample import Sample
 from ramjet.journal import writer
 from ramjet.journal.read import Reader
 from ramjet.journal.store import Entry, Store
@@ -85,6 +86,20 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
     assert [row.record.request_id for row in found] == [f"r-{number}" for number in range(2_500)]
     assert (found[0].arrived_at, found[1].arrived_at) == (AT - 2.5, AT)
     assert (sum(wrote), lost, kept.dropped) == (2_500, [], 0)
+
+
+def test_samples_are_written_with_the_wall_clocks_time(tmp_path: Path) -> None:
+    """
+    Those that wait when it closes too; and none that come later.
+    """
+    path, sample = tmp_path / "journal.db", Sample(replica="a", state="up")
+    with journal(store(path)) as (kept, wrote, lost):
+        kept.put_samples([sample, sample])
+    kept.put_samples([sample])
+
+    with Reader(path) as reader:
+        assert list(reader.samples()) == [(AT, sample)] * 2
+    assert (wrote, lost) == ([], [])
 
 
 def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
