@@ -24,6 +24,7 @@ from ramjet.core.pools import Pools
 from ramjet.core.prompt import read
 from ramjet.core.record import Record
 from ramjet.core.router import Policy
+from ramjet.core.sample import samples
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
 from ramjet.journal.store import Entry, Store
@@ -111,6 +112,7 @@ def recorded(
     engines = [Engine(_paced(profile, paces[number] if paces else 1.0), whole_runs=True) for number in range(replicas)]
     play(workload, recording, engines, reports_cached=profile.reports_cached)
     store = Store(path, SECRET, days=36_500, megabytes=10_000)
+    store.write_samples(AT, samples(recording.router, 0.0))
     store.write(recording.entries)
     store.close()
     return [each.record for each in recording.entries]
@@ -126,6 +128,7 @@ class _Recording(Routed):
     def __init__(self, fleet: Fleet, policy: Policy, arrivals: Sequence[Sequence[tuple[Arrival, int]]]) -> None:
         super().__init__(fleet, policy)
         self._arrivals = arrivals
+        self.router = self._router
         self.entries: list[Entry] = []
 
     def _arrival(self, request: Request) -> Arrival:

@@ -193,6 +193,7 @@ def _maker(span: Span, sets: Sequence[str], **options: Any) -> Maker:
     }
     return Maker(
         names=span.replicas,
+        known=span.known,
         config=options["config"],
         given=given,
         routing=routing,

@@ -109,7 +109,7 @@ class Replaying(Routed):
         answer_tokens = self._asked(request).answer_tokens
         return Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, completion_tokens=answer_tokens)
 
-    def _ended(self, request: Request, visit: Visit, record: Record) -> None:
+    def _ended(self, request: Request, visit: Visit, record: Record) -> None:  # noqa: ARG002 - others look at it
         self.records[request.number] = record
 
 

@@ -109,16 +109,21 @@ def doubts(span: Span, setup: Setup, *, configured: bool) -> Iterator[str]:
     if unknown and setup.base is None:
         yield f"nobody says how many tokens {_names(unknown)} can hold, so nothing is ever pushed out there: --tokens"
     counts = _cached_counts(span)
-    if all(each.slots is None for each in setup.replicas) and len(counts) >= _SURE_REPORTS:
-        if not any(count % GRID_TOKENS for count in counts):
-            yield (
-                f"all {len(counts):,} reported counts lie on multiples of {GRID_TOKENS}, as they do where a hybrid model "
-                "resumes at snapshots, and nobody says how many it can keep: --slots"
-            )
+    on_grid = len(counts) >= _SURE_REPORTS and not any(count % GRID_TOKENS for count in counts)
+    if on_grid and all(each.slots is None for each in setup.replicas):
+        yield (
+            f"all {len(counts):,} reported counts lie on multiples of {GRID_TOKENS}, as they do where a hybrid model "
+            "resumes at snapshots, and nobody says how many it can keep: --slots"
+        )
     if not span.observed:
         return
     if not configured:
         yield "nobody says how Ramjet was configured then, so the defaults are taken: --config or --set"
+    if not span.known and not configured:
+        yield "nobody says what Ramjet knew of the replicas, so it is taken to have known all that is said here"
+    tiers = [each.name for each in setup.replicas if each.host_tier and each.host_tokens is None]
+    if tiers:
+        yield f"nobody says how much the host tier of {_names(tiers)} holds, so a default is taken: --host-tokens, --host-slots"
     yield from _of_speed(span, setup.speed)
     yield from _of_requests(span)
 

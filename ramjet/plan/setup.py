@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ramjet.build import policy_of
-from ramjet.config import ConfigError, Settings, load
+from ramjet.config import ConfigError, ReplicaSettings, Settings, load
 from ramjet.core.cache import HostTier, SlotSpec, Snapshots
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.pools import Pools
@@ -196,23 +196,27 @@ class Maker:
         configured = {each.name: each for each in settings.replicas}
         for name in self.names or list(configured) or ["replica-1"]:
             each = configured.get(name)
-            said: dict[str, Any] = {key: value for key, value in self.known.get(name, {}).items() if value is not None}
-            if each is not None:
-                file = {
-                    "tokens": each.pool_tokens,
-                    "slots": each.snapshot_slots,
-                    "per_path": each.snapshots_per_path,
-                    "chunk_tokens": each.chunk_tokens,
-                }
-                said |= {key: value for key, value in file.items() if value is not None}
+            file = {} if each is None else _facts_of(each)
+            known = self.known.get(name, file)
             # Where nobody says what Ramjet was told, it was told what is true.
-            told = frozenset(said) if said else frozenset(FACTS)
-            flags = {key: value for key, value in self.given.items() if key in FACTS and value is not None}
-            values = {**said, **flags, **changes}
+            told = frozenset(known) if known or self.known else frozenset(FACTS)
+            flags = {key: value for key, value in self.given.items() if key in FACTS}
+            values = {**known, **file, **flags, **changes}
             found.append(
                 Facts(name=name, url=f"http://{name}" if each is None else each.url, told=told, **_checked(values))
             )
         return found
+
+
+def _facts_of(each: ReplicaSettings) -> dict[str, Any]:
+    """What a configuration says of a replica."""
+    said = {
+        "tokens": each.pool_tokens,
+        "slots": each.snapshot_slots,
+        "per_path": each.snapshots_per_path,
+        "chunk_tokens": each.chunk_tokens,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _checked(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -262,9 +266,6 @@ def _parts(text: str) -> list[str]:
             parts.append(text[start:at])
             start = at + 1
     return [*parts, text[start:]]
-
-
-Change = Callable[[Setup], bool]
 
 
 def usual(setup: Setup) -> list[str]:

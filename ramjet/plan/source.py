@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import IO, Any
@@ -13,6 +13,7 @@ from typing import IO, Any
 import msgspec
 
 from ramjet.core.cache import Blocks
+from ramjet.core.sample import Sample
 from ramjet.journal.read import Reader
 from ramjet.plan.span import Asked, Entry, Span, span_of
 from ramjet.sim import traces
@@ -54,9 +55,25 @@ def from_journal(
         elif since is not None:
             first = since - WARM_UP_S
         entries = [Entry(row.arrived_at, row.record, row.arrival) for row in reader.rows(first, until)]
-    span = span_of(entries, name=path.name, since=counted, dropped=dropped)
+        known = _known(reader.samples(first, until))
+    span = span_of(entries, name=path.name, since=counted, dropped=dropped, known=known)
     _must_be_playable(span, path, len(entries), any(each.record.usage.completion_tokens for each in entries))
     return span
+
+
+def _known(samples: Iterable[tuple[float, Sample]]) -> dict[str, dict[str, Any]]:
+    """What Ramjet knew of each replica: the last that it said of each fact, for an engine is asked after the start."""
+    known: dict[str, dict[str, Any]] = {}
+    for _, each in samples:
+        said = {
+            "tokens": each.pool_tokens,
+            "slots": each.pool_slots,
+            "per_path": each.per_path,
+            "chunk_tokens": each.chunk_tokens,
+            "host_tier": each.host,
+        }
+        known.setdefault(each.replica, {}).update({name: value for name, value in said.items() if value is not None})
+    return known
 
 
 def _must_be_playable(span: Span, path: Path, rows: int, answers_known: bool) -> None:  # noqa: FBT001 - one caller

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ramjet.core.beliefs import TokenRatios
 from ramjet.core.cache import Blocks
@@ -67,6 +68,8 @@ class Span:
     """Whether clients send answers back in another form than they got them, so that nothing of them is reused."""
     dropped: int = 0
     """Requests that the journal lost, ever."""
+    known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What Ramjet knew of each replica, by `setup.FACTS`; nothing where that was not kept."""
 
     @property
     def observed(self) -> bool:
@@ -84,7 +87,14 @@ class Entry:
     arrival: Arrival
 
 
-def span_of(entries: Iterable[Entry], *, name: str = "journal", since: float | None = None, dropped: int = 0) -> Span:
+def span_of(
+    entries: Iterable[Entry],
+    *,
+    name: str = "journal",
+    since: float | None = None,
+    dropped: int = 0,
+    known: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Span:
     """Make a span of a journal's requests.
 
     Args:
@@ -92,6 +102,7 @@ def span_of(entries: Iterable[Entry], *, name: str = "journal", since: float | N
         name: what it is called.
         since: what arrived before is played, to fill the caches, and not measured; None: nothing did.
         dropped: requests that the journal lost.
+        known: what Ramjet knew of each replica.
     """
     entries = list(entries)
     left_out: Counter[str] = Counter(reason for each in entries if (reason := _unplayable(each)) is not None)
@@ -133,11 +144,12 @@ def span_of(entries: Iterable[Entry], *, name: str = "journal", since: float | N
     return Span(
         name=name,
         requests=requests,
-        replicas=sorted({each.seen.replica for each in requests if each.seen is not None and each.seen.replica}),
+        replicas=sorted({each.record.replica for each in played if each.record.replica} | {*(known or {})}),
         left_out=dict(left_out),
         guessed={what: count for what, count in guessed.items() if count},
         fresh_answers=_fresh_answers(requests),
         dropped=dropped,
+        known=known or {},
     )
 
 

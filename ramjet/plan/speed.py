@@ -30,7 +30,7 @@ _AT_RUNNING = (1, 8)
 class Speed:
     """What was fitted."""
 
-    timing: Timing = Timing()
+    timing: Timing = field(default_factory=Timing)
     """Of the fleet."""
     paces: Mapping[str, float] = field(default_factory=dict)
     """How much longer each replica takes to read than that; 1 for those that are not named."""
