@@ -24,6 +24,9 @@ from ramjet.sim.profile import Profile
 STUCK_S = 4 * 3_600.0
 """When nothing has gone on for so long, nothing will: the policy holds what it never lets go."""
 
+QUIET_S = 60.0
+"""What lasts so long without anybody being there is a pause."""
+
 
 class Server(Protocol):
     """A replica as the loop drives it; `sim.engine.Engine` is one."""
@@ -189,10 +192,16 @@ class _Play:
             else:
                 assert tick_s is not None
                 self._place(self._policy.tick(now), now)
-                self._push(now + tick_s, "tick", 0)
-                if now > self._went_on_at + STUCK_S and not self._by_job:
+                self._push(now + tick_s * self._ticks(now, tick_s), "tick", 0)
+                if now > self._went_on_at + STUCK_S and self._turns and not self._by_job:
                     raise RuntimeError(f"the policy has held {len(self._turns)} requests for {STUCK_S:,.0f} s")
         return self._requests
+
+    def _ticks(self, now: float, tick_s: float) -> int:
+        """How many ticks on the next one is: nobody needs those of a night in which nobody comes."""
+        if self._turns or not self._heap or (quiet_s := self._heap[0][0] - now) < QUIET_S:
+            return 1
+        return int(quiet_s / tick_s)
 
     def _push(self, at: float, kind: Literal["come", "go", "wake", "tick"], index: int) -> None:
         heapq.heappush(self._heap, (at, next(self._numbers), kind, index))

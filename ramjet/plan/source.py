@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -114,23 +114,20 @@ def from_trace(path: Path, *, limit: int | None = None, within_s: float = 600.0,
         OSError: it cannot be read.
         NoSpan: it is in no form that is known, or too little is in it.
     """
-    with path.open("rb") as file:
-        is_packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        lines: IO[bytes] = gzip.open(file) if is_packed else file  # type: ignore[assignment]
+    with _opened(path) as lines:
         try:
             first = next((line for line in lines if line.strip()), b"{}")
             head = msgspec.json.decode(first)
             if not isinstance(head, dict):
                 raise NoSpan(f"{path}: its lines are no JSON objects")
-            if "hash_ids" in head:
+            if "hash_ids" in head or ("t" in head and "add" in head):
                 requests = _mooncake(_all(first, lines), limit)
             elif "conv" in head:
                 requests = _sessions(_all(first, lines), limit, within_s, Random(seed))
             else:
                 raise NoSpan(
-                    f"{path}: is no trace that is known: lines have hash_ids (Mooncake's), or begin with conv (recorded "
-                    "sessions, as in ramjet/lab/data)"
+                    f"{path}: is no trace that is known: lines have hash_ids (Mooncake's), or t and add (the same, packed), "
+                    "or begin with conv (recorded sessions, as in ramjet/lab/data)"
                 )
         except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, NoSpan):
@@ -139,6 +136,12 @@ def from_trace(path: Path, *, limit: int | None = None, within_s: float = 600.0,
     if len(requests) < LEAST_REQUESTS:
         raise NoSpan(f"{path}: {len(requests)} requests, and fewer than {LEAST_REQUESTS} say nothing")
     return Span(name=path.name, requests=requests)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    return cast("IO[bytes]", gzip.open(path)) if is_packed else path.open("rb")
 
 
 def _all(first: bytes, rest: IO[bytes]) -> Iterator[bytes]:
@@ -153,8 +156,11 @@ def _mooncake(lines: Iterator[bytes], limit: int | None) -> list[Asked]:
         if number == limit:
             break
         line: dict[str, Any] = msgspec.json.decode(text)
+        if "hash_ids" not in line:
+            ids = [number for first, count in line["add"] for number in range(first, first + count)]
+            line = {"timestamp": line["t"], "input_length": line["in"], "output_length": line["out"], "hash_ids": ids}
         tokens = max(1, int(line["input_length"]))
-        ids: Sequence[int] = line["hash_ids"][: math.ceil(tokens / MOONCAKE_BLOCK_TOKENS)]
+        ids = line["hash_ids"][: math.ceil(tokens / MOONCAKE_BLOCK_TOKENS)]
         ends = range(MOONCAKE_BLOCK_TOKENS, MOONCAKE_BLOCK_TOKENS * len(ids) + 1, MOONCAKE_BLOCK_TOKENS)
         requests.append(
             Asked(
