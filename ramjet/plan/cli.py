@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _WIDTH = 180
 """Columns of a table that nobody's terminal limits."""
 LIMIT = 20_000
+PLAYS, FEW_REQUESTS = 3, 2_000
+"""So many plays, for spans so short that chance does not even out in them."""
 
 
 def _profiles() -> list[str]:
@@ -96,6 +99,11 @@ class _Profile(click.ParamType[str]):
     multiple=True,
     help="Other settings, each a row; may be repeated.  [a cap of two, a host tier, one replica more, rules the other way]",
 )
+@click.option(
+    "--plays",
+    type=click.IntRange(1),
+    help="Plays of each, which differ by nothing that anybody would notice.  [3, and 1 from 2000 requests on]",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [one for each processor]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
 @click.option(
@@ -134,7 +142,14 @@ def plan_command(
         changes = _changes(tries)
         span = _span(**options)
         maker = _maker(span, sets, **options)
-        found = _plan(span, maker, changes, jobs or os.cpu_count() or 1, configured=_is_configured(sets, **options))
+        found = _plan(
+            span,
+            maker,
+            changes,
+            plays=options["plays"],
+            processes=jobs or os.cpu_count() or 1,
+            configured=_is_configured(sets, **options),
+        )
     except sqlite3.Error as error:
         raise click.ClickException(f"{_journal(options)}: {error}") from None
     except (OSError, NoSpan, JournalError, SettingsError) as error:
@@ -203,7 +218,13 @@ def _maker(span: Span, sets: Sequence[str], **options: Any) -> Maker:
 
 
 def _plan(
-    span: Span, maker: Maker, changes: Mapping[str, Mapping[str, Any]], processes: int, *, configured: bool
+    span: Span,
+    maker: Maker,
+    changes: Mapping[str, Mapping[str, Any]],
+    *,
+    plays: int | None,
+    processes: int,
+    configured: bool,
 ) -> Plan:
     from ramjet.plan import report  # noqa: PLC0415
     from ramjet.plan.setup import parse, usual  # noqa: PLC0415
@@ -211,28 +232,32 @@ def _plan(
     setup = maker.make(report.AS_IT_WAS)
     changes = changes or {text: parse(text) for text in usual(setup)}
     setups = [setup, *(maker.make(name, change) for name, change in changes.items())]
-    found = _replays(span, setups, processes)
+    found = _replays(span, setups, plays or (PLAYS if len(span.requests) < FEW_REQUESTS else 1), processes)
     return report.plan_of(
         span, setup, [(each.name, done) for each, done in zip(setups, found, strict=True)], configured=configured
     )
 
 
-def _replays(span: Span, setups: Sequence[Setup], processes: int) -> list[Replay | str]:
+def _replays(span: Span, setups: Sequence[Setup], plays: int, processes: int) -> list[Replay | str]:
     """What becomes of each of the settings, in their order, with a bar on stderr meanwhile."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-    from ramjet.plan.replay import replay_all  # noqa: PLC0415
+    from ramjet.plan.replay import middle, replay_all  # noqa: PLC0415
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    done: dict[int, Replay | str] = {}
+    done: defaultdict[int, list[Replay]] = defaultdict(list)
+    failed: dict[int, str] = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("settings", total=len(setups))
-        for place, each in replay_all(span, setups, processes=processes):
-            done[place] = each
+        task = progress.add_task("settings", total=len(setups) * plays)
+        for place, each in replay_all(span, setups, plays=plays, processes=processes):
+            if isinstance(each, str):
+                failed[place] = each
+            else:
+                done[place].append(each)
             progress.update(task, advance=1, description=setups[place].name)
-    return [done[place] for place in range(len(setups))]
+    return [failed[place] if place in failed else middle(done[place]) for place in range(len(setups))]
 
 
 def _show(found: Plan) -> None:

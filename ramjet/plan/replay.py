@@ -19,7 +19,7 @@ from ramjet.core.record import Record
 from ramjet.core.router import Policy
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
-from ramjet.lab.loop import play
+from ramjet.lab import loop
 from ramjet.lab.policies import Request
 from ramjet.lab.production import Routed, arrival_of
 from ramjet.lab.workloads import BLOCK_TOKENS
@@ -38,10 +38,17 @@ class Replay:
     outcomes: Sequence[Outcome]
     """Of each of its requests, in the span's order."""
     figures: Figures
+    spread: float | None = None
+    """How far the mean waits of several plays lie apart, as a share of the middle one; None for a single play."""
 
 
-def replay(span: Span, setup: Setup) -> Replay:
-    """Play a span; equal spans and settings give equal outcomes.
+def replay(span: Span, setup: Setup, play: int = 0) -> Replay:
+    """Play a span; equal arguments give equal outcomes.
+
+    Args:
+        span: what was asked.
+        setup: the settings.
+        play: 0 for the gaps between turns as they were; other numbers for others that nobody could tell from them.
 
     Raises:
         SettingsError: a request is longer than a replica can take.
@@ -49,7 +56,7 @@ def replay(span: Span, setup: Setup) -> Replay:
     """
     # A journal's blocks are the router's, and the engine has its pages; a trace's blocks are the laboratory's for both.
     profiles = setup.profiles(None if span.observed else BLOCK_TOKENS)
-    play_of = playable(span, profiles[0].page_tokens)
+    play_of = playable(span, profiles[0].page_tokens, play)
     most = play_of.workload.most_tokens
     least = min(profile.most_tokens for profile in profiles)
     if most > least:
@@ -59,7 +66,7 @@ def replay(span: Span, setup: Setup) -> Replay:
         )
     policy = Replaying(setup.fleet(), setup.policy, span, play_of)
     servers = [Engine(profile, whole_runs=True) for profile in profiles]
-    requests = play(play_of.workload, policy, servers, reports_cached=profiles[0].reports_cached)
+    requests = loop.play(play_of.workload, policy, servers, reports_cached=profiles[0].reports_cached)
     outcomes: list[Outcome | None] = [None] * len(span.requests)
     for request in requests:
         place, record = policy.place_of(request), policy.records[request.number]
@@ -148,21 +155,34 @@ _SPAN: list[Span] = []
 """What a worker plays, sent to it once."""
 
 
-def replay_all(span: Span, setups: Sequence[Setup], *, processes: int) -> Iterator[tuple[int, Replay | str]]:
-    """Play a span under each of several settings; gives the place of each and what became of it, as they come.
+def middle(plays: Sequence[Replay]) -> Replay:
+    """Of several plays under the same settings the one with the middle mean wait, and how far they lie apart."""
+    waits = sorted(each.figures.mean_wait_s or 0.0 for each in plays)
+    wait_s = waits[(len(waits) - 1) // 2]
+    chosen = next(each for each in plays if (each.figures.mean_wait_s or 0.0) == wait_s)
+    if len(plays) == 1:
+        return chosen
+    return replace(chosen, spread=round((waits[-1] - waits[0]) / wait_s, 4) if wait_s else 0.0)
+
+
+def replay_all(
+    span: Span, setups: Sequence[Setup], *, plays: int = 1, processes: int
+) -> Iterator[tuple[int, Replay | str]]:
+    """Play a span under each of several settings; gives the place of each and what became of each play, as they come.
 
     Settings under which it cannot be played give the reason.
     """
-    if processes == 1 or len(setups) == 1:
+    tasks = [(place, setup, play) for play in range(plays) for place, setup in enumerate(setups)]
+    if processes == 1 or len(tasks) == 1:
         _take(span)
-        yield from ((place, _tried(setup)) for place, setup in enumerate(setups))
+        yield from ((place, _tried(setup, play)) for place, setup, play in tasks)
         return
     # New interpreters: a progress bar has a thread, and a process with threads should not be forked.
     pool = ProcessPoolExecutor(
-        min(processes, len(setups)), mp_context=get_context("spawn"), initializer=_begin, initargs=(span,)
+        min(processes, len(tasks)), mp_context=get_context("spawn"), initializer=_begin, initargs=(span,)
     )
     try:
-        places = {pool.submit(_tried, setup): place for place, setup in enumerate(setups)}
+        places = {pool.submit(_tried, setup, play): place for place, setup, play in tasks}
         for done in as_completed(places):
             yield places[done], done.result()
     finally:
@@ -179,8 +199,8 @@ def _take(span: Span) -> None:
     _SPAN[:] = [span]
 
 
-def _tried(setup: Setup) -> Replay | str:
+def _tried(setup: Setup, play: int) -> Replay | str:
     try:
-        return replay(_SPAN[0], setup)
+        return replay(_SPAN[0], setup, play)
     except (SettingsError, RuntimeError) as error:
         return str(error)

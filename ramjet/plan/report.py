@@ -36,6 +36,8 @@ class Tried:
     """None for a trace."""
     to_replayed: Difference | None
     kept: Kept | None
+    spread: float | None = None
+    """How far the mean waits of several plays lie apart, as a share of the middle one, which is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Plan:
     """Why what held then cannot be played."""
     calibration: Difference | None
     """How what was replayed differs from what was observed; None for a trace."""
+    spread: float | None
+    """Of the plays of what held then."""
     doubts: Sequence[str]
     """What is not known, or not played."""
     tried: Sequence[Tried]
@@ -80,6 +84,7 @@ def plan_of(span: Span, setup: Setup, found: Sequence[tuple[str, Replay | str]],
         replayed=replayed,
         error=first if isinstance(first, str) else None,
         calibration=None if observed is None or replayed is None else difference(replayed, observed),
+        spread=None if base is None else base.spread,
         doubts=list(doubts(span, setup, configured=configured)),
         tried=[_tried(name, each, observed, then, base) for name, each in others],
     )
@@ -97,6 +102,7 @@ def _tried(
         to_observed=None if observed is None else difference(each.figures, observed),
         to_replayed=None if base is None else difference(each.figures, base.figures),
         kept=None if then is None or base is None else kept(then, base.outcomes, each.outcomes),
+        spread=each.spread,
     )
 
 
@@ -208,6 +214,7 @@ def document(plan: Plan) -> dict[str, Any]:
         },
         "observed": None if plan.observed is None else asdict(plan.observed),
         "replayed": None if plan.replayed is None else asdict(plan.replayed),
+        "spread": plan.spread,
         "error": plan.error,
         "calibration": None if plan.calibration is None else asdict(plan.calibration),
         "doubts": list(plan.doubts),
@@ -220,6 +227,7 @@ def _tried_document(each: Tried) -> dict[str, Any]:
     return {
         "name": each.name,
         "figures": None if each.figures is None else asdict(each.figures),
+        "spread": each.spread,
         "error": each.error,
         "to_observed": None if each.to_observed is None else asdict(each.to_observed),
         "to_replayed": None if each.to_replayed is None else asdict(each.to_replayed),
@@ -232,7 +240,7 @@ def _tried_document(each: Tried) -> dict[str, Any]:
 # -- for people -------------------------------------------------------------------------------------------------------
 
 HEAD = (
-    "settings", "mean s", "+/-", "p50", "p95", "p99", "> 10 s", "> 30 s", "cold", *SIZE_CLASSES, "cached",
+    "settings", "mean s", "change", "chance", "p50", "p95", "p99", "> 10 s", "> 30 s", "cold", *SIZE_CLASSES, "cached",
     "longest hold", "held in all", "turns/min",
 )  # fmt: skip
 CHECK = ("figure", "observed", "replayed", "error")
@@ -265,24 +273,30 @@ def verdict(plan: Plan) -> str:
         return (
             f"The replay of what happened is within {TRUSTED:.0%}: the rows below are as near, as far as anybody knows."
         )
-    return (
+    told = (
         f"DO NOT TRUST THIS: the replay of what happened is off by more than {TRUSTED:.0%}, and whatever made it so is in "
         "the rows below too."
     )
+    if plan.spread is not None and plan.spread > TRUSTED:
+        told += (
+            f" Its plays lie {plan.spread:.0%} apart: where conversations evict each other, who comes a moment later "
+            "changes everything, and what happened was one case of many. A row that chance moves little may be right."
+        )
+    return told
 
 
 def rows(plan: Plan) -> Iterator[tuple[str, ...]]:
     """A row for what was observed, for its replay, and for each of the settings."""
     to = plan.replayed if plan.observed is None else plan.observed
     if plan.observed is not None:
-        yield _row("observed", plan.observed, None)
+        yield _row("observed", plan.observed, None, None)
     if plan.replayed is not None:
-        yield _row("replayed", plan.replayed, plan.calibration)
+        yield _row("replayed", plan.replayed, plan.calibration, plan.spread)
     for each in plan.tried:
         if each.figures is None:
             yield (each.name, *["-"] * (len(HEAD) - 1))
         else:
-            yield _row(each.name, each.figures, None if to is None else difference(each.figures, to))
+            yield _row(each.name, each.figures, None if to is None else difference(each.figures, to), each.spread)
 
 
 def notes(plan: Plan) -> Iterator[str]:
@@ -297,12 +311,13 @@ def notes(plan: Plan) -> Iterator[str]:
             )
 
 
-def _row(name: str, these: Figures, apart: Difference | None) -> tuple[str, ...]:
+def _row(name: str, these: Figures, apart: Difference | None, spread: float | None) -> tuple[str, ...]:
     sizes: Mapping[str, Any] = these.by_size
     return (
         name,
         _seconds(these.mean_wait_s),
         "" if apart is None else _percent(apart.mean_wait, sign=True),
+        "" if spread is None else _percent(spread),
         _seconds(these.p50_wait_s),
         _seconds(these.p95_wait_s),
         _seconds(these.p99_wait_s),
@@ -364,8 +379,8 @@ th, td {{ padding: 0.15rem 0.8rem; text-align: right; border-bottom: 1px solid #
 th:first-child, td:first-child {{ text-align: left }}
 </style>
 <h1>{name} under other settings</h1>
-<p>Waits are in seconds from a request's arrival to its first token, the time held included; "+/-" is the mean against the
-first row. Cold is later turns that reused less than half of what they could have.</p>
+<p>Waits are in seconds from a request's arrival to its first token, the time held included; "change" is the mean against the
+first row, "chance" how far several plays lie apart that differ in nothing that matters. Cold is later turns that reused less than half of what they could have.</p>
 {parts}
 </html>
 """

@@ -20,6 +20,8 @@ from ramjet.sim import traces
 
 WARM_UP_S = 1_800.0
 """What arrived in so long before `since` is played too, so that the caches are not empty when it is counted."""
+SAMPLES_S = 3_600.0
+"""What was said of replicas so long before the first request still holds: they are looked at once a minute."""
 LEAST_REQUESTS = 20
 """Fewer say nothing."""
 MOONCAKE_BLOCK_TOKENS = 512
@@ -55,7 +57,7 @@ def from_journal(
         elif since is not None:
             first = since - WARM_UP_S
         entries = [Entry(row.arrived_at, row.record, row.arrival) for row in reader.rows(first, until)]
-        known = _known(reader.samples(first, until))
+        known = _known(reader.samples(None if first is None else first - SAMPLES_S, until))
     span = span_of(entries, name=path.name, since=counted, dropped=dropped, known=known)
     _must_be_playable(span, path, len(entries), any(each.record.usage.completion_tokens for each in entries))
     return span

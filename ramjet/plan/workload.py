@@ -6,10 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 from ramjet.core.cache import Blocks
 from ramjet.lab.workloads import Conversation, Ids, Run, Turn, Workload, hashes_of
 from ramjet.plan.span import Asked, Span
+
+OFF = 0.02
+"""By how much clients are slower or faster from play to play; nobody would notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +24,12 @@ class Playable:
     places: Sequence[Sequence[int]]
 
 
-def playable(span: Span, page_tokens: int) -> Playable:
-    """Make a workload whose prompts are cut into pages of so many tokens."""
+def playable(span: Span, page_tokens: int, play: int = 0) -> Playable:
+    """Make a workload whose prompts are cut into pages of so many tokens.
+
+    The first play has the gaps as they were; in each other clients take up to `OFF` more or less time, by its number.
+    """
+    chance = Random(play)
     requests = span.requests
     children: defaultdict[int | None, list[int]] = defaultdict(list)
     for place, each in enumerate(requests):
@@ -34,15 +42,16 @@ def playable(span: Span, page_tokens: int) -> Playable:
     at: dict[int, tuple[int, int]] = {}
     for place, each in enumerate(requests):
         before = None if each.after is None else at[each.after]
+        gap_s = each.gap_s * (1 + chance.uniform(-OFF, OFF)) if play else each.gap_s
         if before is not None and children[each.after][0] == place:
             # The first to come goes on with the chain that the answer was in...
             number, after = before[0], each.after
         else:
             # ...and who comes beside it begins one of its own, a gap after the same answer.
             number, after = len(conversations), None
-            conversations.append(Conversation(start_s=each.at_s, after=before, delay_s=each.gap_s))
+            conversations.append(Conversation(start_s=each.at_s, after=before, delay_s=gap_s))
             places.append([])
-        turn = pages.turn(place, after, think_s=0.0 if after is None else each.gap_s)
+        turn = pages.turn(place, after, think_s=0.0 if after is None else gap_s)
         conversations[number].turns.append(turn)
         places[number].append(place)
         at[place] = number, len(conversations[number].turns) - 1
