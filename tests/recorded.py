@@ -75,6 +75,17 @@ class Talk:
     """It begins with the prompt and answer of that turn of `after`'s conversation: a branch of it."""
 
 
+def first_messages(talk: Talk) -> list[dict[str, Any]]:
+    """What a conversation of its own begins with."""
+    system = [] if talk.system is None else [{"role": "system", "content": text(*talk.system)}]
+    return [*system, {"role": "user", "content": text(talk.words, talk.tokens)}]
+
+
+def next_message(talk: Talk, number: int) -> dict[str, Any]:
+    """What the client adds for a turn, from 1."""
+    return {"role": "user", "content": text(f"{talk.words} {number}", talk.turns[number - 1].tokens)}
+
+
 def text(words: str, tokens: int) -> str:
     """So many tokens of text without meaning."""
     return "".join(write_answer(xxhash.xxh3_64_intdigest(words.encode()), tokens))
@@ -150,19 +161,16 @@ def _workload(talks: Sequence[Talk], page_tokens: int) -> tuple[Workload, list[l
     told: list[list[list[dict[str, Any]]]] = []
     for place, talk in enumerate(talks):
         conversation = Conversation(start_s=talk.start_s, after=talk.after, delay_s=talk.start_s)
-        messages: list[dict[str, Any]] = []
-        if talk.system is not None:
-            messages.append({"role": "system", "content": text(*talk.system)})
+        messages = first_messages(talk)
         if talk.after is not None and talk.forks is not None:
-            messages = list(told[talk.after[0]][talk.forks])
-        messages.append({"role": "user", "content": text(talk.words, talk.tokens)})
+            messages = [*told[talk.after[0]][talk.forks], *messages]
         asked: list[tuple[Arrival, int]] = []
         after_turns: list[list[dict[str, Any]]] = []
         before: list[int] = []
         first = Says(tokens=talk.tokens, think_s=0.0, answer_tokens=talk.answer_tokens)
         for number, says in enumerate((first, *talk.turns)):
             if number:
-                messages.append({"role": "user", "content": text(f"{talk.words} {number}", says.tokens)})
+                messages.append(next_message(talk, number))
             body = {"model": "glm", "stream": talk.stream, "messages": messages, "max_tokens": says.answer_tokens}
             prompt = Prompt(render_chat(body), page_tokens)
             answer = "".join(write_answer(prompt.seed, says.answer_tokens))

@@ -212,8 +212,10 @@ _Sample = tuple[tuple[float, ...], float]
 
 
 def _robust(samples: Sequence[_Sample], believed: Sequence[_Sample], *, least: float = _LEAST_WAIT_S) -> list[float]:
-    """Coefficients, none below 0, for which sums of terms are nearest to what was seen, in relation to it.
+    """Coefficients, none below 0, for which sums of terms are nearest to what was seen.
 
+    A square counts by what was seen: between shares, where the noise of short waits would tell how fast long prompts are
+    read, and seconds, where a few long ones would be all there is.
     What is far off is left out in the next round: a reading beside somebody that nobody knew of, a restart.
     """
     kept, solved = samples, [0.0]
@@ -235,7 +237,7 @@ def _not_negative(weighted: Sequence[tuple[_Sample, float]], least: float) -> li
         matrix = [[0.0] * len(used) for _ in used]
         right = [0.0] * len(used)
         for (terms, seen), weight in weighted:
-            share = weight / max(seen, least) ** 2
+            share = weight / max(seen, least)
             row = [terms[at] / units[at] for at in used]
             for i, one in enumerate(row):
                 right[i] += share * one * seen

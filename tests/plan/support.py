@@ -24,15 +24,24 @@ EIGHTH = GLM.with_flags(pool_tokens=499_968 // 8, chunk_tokens=6_144 // 8)
 
 
 def story(
-    seed: int, *, turns: int = 20, long: Sequence[tuple[int, float]] = ((313_000, 120.0),), part: int = 1
+    seed: int,
+    *,
+    turns: int = 20,
+    long: Sequence[tuple[int, float]] = ((313_000, 120.0),),
+    later: int = 4,
+    think_s: tuple[float, float] = (10.0, 40.0),
+    part: int = 1,
 ) -> list[Talk]:
-    """Six sessions of 20,000 tokens, and long prompts: so many tokens each, at such a time; all divided by `part`."""
+    """Six sessions of 20,000 tokens, and long prompts: so many tokens each, at such a time; all divided by `part`.
+
+    The long ones go on for so many turns, `later`. Clients think between turns for a time between the two of `think_s`.
+    """
     chance = Random(seed)
 
     def says() -> Says:
         return Says(
             tokens=chance.randint(200, 900) // part,
-            think_s=chance.uniform(10, 40),
+            think_s=chance.uniform(*think_s),
             answer_tokens=chance.randint(40, 300),
         )
 
@@ -46,8 +55,8 @@ def story(
         for number in range(6)
     ]
     for number, (tokens, start_s) in enumerate(long):
-        later = [replace(says(), tokens=3_000 // part) for _ in range(4)]
-        talks.append(Talk(words=f"another agent {number}", tokens=tokens // part, start_s=start_s, turns=later))
+        goes_on = [replace(says(), tokens=3_000 // part) for _ in range(later)]
+        talks.append(Talk(words=f"another agent {number}", tokens=tokens // part, start_s=start_s, turns=goes_on))
     return talks
 
 
