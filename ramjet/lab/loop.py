@@ -65,7 +65,7 @@ class Ideal:
         self._cache.insert(job.blocks, now)
         cached = job.blocks.tokens(depth)
         job.seat = Seat(job.blocks, job.prompt_tokens, Hit(depth, cached, cached), job.prompt_tokens, cached, 0)
-        job.first_at = now + self._timing.overhead_s + self._timing.read_s(cached, job.prompt_tokens)
+        job.first_at = now + self._timing.before_s(job.prompt_tokens) + self._timing.read_s(cached, job.prompt_tokens)
         job.ended_at = job.first_at + (job.answer_tokens - 1) * self._timing.steps_s(1)
         heapq.heappush(self._events, (job.first_at, next(self._numbers), "first", job))
         heapq.heappush(self._events, (job.ended_at, next(self._numbers), "end", job))

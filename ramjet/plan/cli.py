@@ -121,14 +121,16 @@ def plan_command(
     First it plays what happened under the settings that held then, and says how near that comes: so far is the rest to be
     trusted.
 
-    What can be tried: replicas, tokens, slots, per_path, chunk_tokens, running, host_tier, host_tokens, host_slots, and every
-    key of the configuration that begins with routing. or beliefs.
+    What can be tried: replicas, tokens, slots, per_path, chunk_tokens, running, host_tier, host_tokens, host_slots, every
+    key of the configuration that begins with routing. or beliefs., and policy: another router's rule in Ramjet's place, by
+    its name in ramjet lab list.
 
     \b
     Examples:
       ramjet plan --config ramjet.yaml --since 2026-11-29 --until 2026-11-30
       ramjet plan --slots 28 --tokens 499968 --try per_path=2 --try slots=56 --try per_path=2,host_tier=on
       ramjet plan --try replicas=3 --try routing.admission.mode=off --json
+      ramjet plan --try policy=round_robin --try policy=sglang_cache_aware
       ramjet plan --trace trace.jsonl --replicas 4 --tokens 499968 --try replicas=6
     """
     from ramjet.plan import report  # noqa: PLC0415 - the help needs none of this

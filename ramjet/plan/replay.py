@@ -14,13 +14,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
+from ramjet.core import router
 from ramjet.core.fleet import Fleet
 from ramjet.core.record import Record
-from ramjet.core.router import Policy
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
 from ramjet.lab import loop
-from ramjet.lab.policies import Request
+from ramjet.lab.policies import BASELINES, Infinite, Policy, Request
 from ramjet.lab.production import Routed, arrival_of
 from ramjet.lab.workloads import BLOCK_TOKENS
 from ramjet.plan.figures import Figures, Outcome, figures, outcome_of
@@ -28,6 +28,7 @@ from ramjet.plan.setup import SettingsError, Setup
 from ramjet.plan.span import Asked, Span
 from ramjet.plan.workload import Playable, playable
 from ramjet.sim.engine import Engine
+from ramjet.sim.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,38 +65,61 @@ def replay(span: Span, setup: Setup, play: int = 0) -> Replay:
             f"a request of {most:,} tokens, its answer included, fits no replica that takes {least:,} at most: give more "
             "tokens, or another span"
         )
-    policy = Replaying(setup.fleet(), setup.policy, span, play_of)
-    servers = [Engine(profile, whole_runs=True) for profile in profiles]
+    policy: Policy
+    if setup.rival is None:
+        policy = Replaying(setup.fleet(), setup.policy, span, play_of)
+    else:
+        policy = BASELINES[setup.rival]([loop.facts_of(profile) for profile in profiles], 0)
+    servers = _servers(profiles, policy)
     requests = loop.play(play_of.workload, policy, servers, reports_cached=profiles[0].reports_cached)
     outcomes: list[Outcome | None] = [None] * len(span.requests)
     for request in requests:
-        place, record = policy.place_of(request), policy.records[request.number]
+        place = play_of.place_of(request)
         assert request.first_at is not None
         assert request.ended_at is not None
         wait_s = request.first_at - request.arrived_at
+        asked = span.requests[place]
+        record = policy.records[request.number] if isinstance(policy, Replaying) else _record(request, asked)
         outcome = outcome_of(record, request.prompt_tokens, wait_s, request.ended_at)
-        outcomes[place] = replace(outcome, name=span.requests[place].name)
+        outcomes[place] = replace(outcome, name=asked.name)
     found = [each for each in outcomes if each is not None]
     return Replay(name=setup.name, outcomes=found, figures=figures(span, found))
+
+
+def _servers(profiles: Sequence[Profile], policy: Policy) -> list[loop.Server]:
+    if isinstance(policy, Infinite):
+        return [loop.Ideal(profiles[0])]
+    return [Engine(profile, whole_runs=True) for profile in profiles]
+
+
+def _record(request: Request, asked: Asked) -> Record:
+    """What there is to say of a request that another router placed."""
+    assert request.placed_at is not None
+    return Record(
+        request_id=asked.name,
+        endpoint="",
+        # Whose turn it is no other router would know.
+        turn=request.turn if asked.seen is None else asked.seen.turn,
+        reusable_tokens=request.reusable_tokens,
+        usage=Usage(prompt_tokens=request.prompt_tokens, cached_tokens=request.cached_tokens),
+        held_s=request.placed_at - request.arrived_at,
+        replica=None if request.replica is None else str(request.replica),
+    )
 
 
 class Replaying(Routed):
     """The production router, to which requests come as they came then."""
 
-    def __init__(self, fleet: Fleet, policy: Policy, span: Span, play_of: Playable) -> None:
+    def __init__(self, fleet: Fleet, policy: router.Policy, span: Span, play_of: Playable) -> None:
         super().__init__(fleet, policy)
         self._span = span
-        self._turns = play_of.places
+        self._play_of = play_of
         self._heads: dict[int, int] = {}
         self.records: dict[int, Record] = {}
         """By the number of the request."""
 
-    def place_of(self, request: Request) -> int:
-        """Where in the span a request is from."""
-        return self._turns[request.conversation][request.turn - 1]
-
     def _asked(self, request: Request) -> Asked:
-        return self._span.requests[self.place_of(request)]
+        return self._span.requests[self._play_of.place_of(request)]
 
     def _arrival(self, request: Request) -> Arrival:
         arrival = self._asked(request).arrival

@@ -348,7 +348,7 @@ def tables(plan: Plan) -> Iterator[Table | str]:
 def _table(title: str, head: Sequence[str], those: Sequence[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", header_style="")
     for place, name in enumerate(head):
-        table.add_column(name, justify="right" if place else "left", no_wrap=bool(place))
+        table.add_column(name, justify="right" if place else "left", no_wrap=bool(place), overflow="fold")
     for each in those:
         table.add_row(*each)
     return table

@@ -15,6 +15,7 @@ from ramjet.core.cache import HostTier, SlotSpec, Snapshots
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.pools import Pools
 from ramjet.core.router import Policy
+from ramjet.lab.policies import BASELINES
 from ramjet.lab.workloads import paged
 from ramjet.plan.speed import Speed
 from ramjet.sim.profile import ATTENTION, GLM, SLOTS_EACH, Profile, Timing
@@ -23,6 +24,7 @@ ENDLESS_TOKENS = 1 << 30
 """A token pool of which nobody says how large it is."""
 FACTS = ("tokens", "slots", "per_path", "chunk_tokens", "running", "host_tier", "host_tokens", "host_slots")
 """What can be said of a replica, by the names of `--try`."""
+RAMJET = "ramjet"
 _ROUTING = ("routing.", "beliefs.")
 
 
@@ -111,6 +113,8 @@ class Setup:
     policy: Policy
     speed: Speed = field(default_factory=Speed)
     base: Profile | None = None
+    rival: str | None = None
+    """Another router's rule that decides, of the laboratory's; None: Ramjet does."""
 
     def fleet(self) -> Fleet:
         """The replicas as Ramjet knows them."""
@@ -156,11 +160,14 @@ class Maker:
         """
         changes = changes or {}
         for key in changes:
-            if key not in FACTS and key != "replicas" and not key.startswith(_ROUTING):
+            if key not in {*FACTS, "replicas", "policy"} and not key.startswith(_ROUTING):
                 raise SettingsError(
-                    f"{key}: no such setting; there are replicas, {', '.join(FACTS)}, and the keys of the "
+                    f"{key}: no such setting; there are replicas, {', '.join(FACTS)}, policy, and the keys of the "
                     "configuration that begin with routing. or beliefs."
                 )
+        rival = changes.get("policy", RAMJET)
+        if rival != RAMJET and rival not in BASELINES:
+            raise SettingsError(f"policy: no {rival!r}; there are {RAMJET}, {', '.join(BASELINES)}")
         settings = self._settings({key: value for key, value in changes.items() if key.startswith(_ROUTING)})
         facts = self._facts(settings, {key: value for key, value in changes.items() if key in FACTS})
         count = changes.get("replicas", self.given.get("replicas", len(facts)))
@@ -172,6 +179,7 @@ class Maker:
             policy=policy_of(settings),
             speed=self.speed,
             base=self.base,
+            rival=None if rival == RAMJET else rival,
         )
         setup.profiles()
         return setup

@@ -20,9 +20,10 @@ LEAST_READINGS = 5
 _LEAST_WAIT_S = 0.05
 _LEAST_ANSWER = 16
 _ROUNDS = 4
-_BELIEF = 0.05
+_BELIEF = 0.01
 """What was assumed counts like so many readings each: where nothing was seen of long prompts, something must be said."""
 _AT_TOKENS = (1_000, 20_000, 100_000, 300_000)
+_LEAST_READ = 256
 _AT_RUNNING = (1, 8)
 
 
@@ -123,30 +124,41 @@ def _readings(stays: Sequence[_Stay]) -> list[_Reading]:
 
 
 def _waits_s(timing: Timing, start: int, end: int) -> float:
-    return timing.overhead_s + timing.read_s(start, end)
+    return timing.before_s(end) + timing.read_s(start, end)
 
 
 def _fit_reading(readings: Sequence[_Reading], assumed: Timing) -> Timing:
-    """Overhead and the two numbers of reading."""
+    """The two numbers of overhead and the two of reading."""
     factor = median(waited_s / _waits_s(assumed, start, end) for start, end, waited_s in readings)
-    believed = [(0, tokens, factor * _waits_s(assumed, 0, tokens)) for tokens in _AT_TOKENS]
+    believed = [
+        (start, tokens, factor * _waits_s(assumed, start, tokens))
+        for tokens in _AT_TOKENS
+        for start in (0, tokens - _LEAST_READ)
+    ]
     solved = _robust(
         [(_terms(start, end), waited_s) for start, end, waited_s in readings],
         [(_terms(start, end), waited_s) for start, end, waited_s in believed],
     )
-    return replace(assumed, overhead_s=solved[0], read_token_s=solved[1], read_squared_s=solved[2])
+    overhead_s, overhead_token_s, read_token_s, read_squared_s = solved
+    return replace(
+        assumed,
+        overhead_s=overhead_s,
+        overhead_token_s=overhead_token_s,
+        read_token_s=read_token_s,
+        read_squared_s=read_squared_s,
+    )
 
 
 def _terms(start: int, end: int) -> tuple[float, ...]:
-    return 1.0, float(end - start), float(end * end - start * start)
+    return 1.0, float(end), float(end - start), float(end * end - start * start)
 
 
 def _pace(readings: Sequence[_Reading], timing: Timing) -> float | None:
     """How much longer one replica takes; None where it was seen too seldom to say."""
     ratios = [
-        max(0.0, waited_s - timing.overhead_s) / read_s
+        max(0.0, waited_s - timing.before_s(end)) / read_s
         for start, end, waited_s in readings
-        if (read_s := timing.read_s(start, end)) > timing.overhead_s
+        if (read_s := timing.read_s(start, end)) > timing.before_s(end)
     ]
     if len(ratios) < LEAST_READINGS:
         return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from ramjet.core.cache import Blocks
+from ramjet.lab.policies import Request
 from ramjet.lab.workloads import Conversation, Ids, Run, Turn, Workload, hashes_of
 from ramjet.plan.span import Asked, Span
 
@@ -22,6 +23,10 @@ class Playable:
 
     workload: Workload
     places: Sequence[Sequence[int]]
+
+    def place_of(self, request: Request) -> int:
+        """Where in the span a request of the loop's is from."""
+        return self.places[request.conversation][request.turn - 1]
 
 
 def playable(span: Span, page_tokens: int, play: int = 0) -> Playable:

@@ -93,6 +93,30 @@ def test_several_at_a_time_give_what_each_gives_alone(span: Span) -> None:
     assert "fits no replica" in str(found[1])
 
 
+def test_other_routers_can_stand_in_ramjets_place(span: Span) -> None:
+    """
+    One after the other on two replicas: what the other one holds is found only if it is the right one's turn.
+    """
+    blind, ours, best = (
+        replay(span, maker(span).make("two", {"replicas": 2, "per_path": 2, "policy": name})).figures
+        for name in ("round_robin", "ramjet", "infinite")
+    )
+
+    assert blind.cold_turns > ours.cold_turns >= best.cold_turns == 0
+    assert (blind.cached_share or 0) < (ours.cached_share or 0) <= (best.cached_share or 0)
+
+
+def test_slices_are_cut_where_the_journals_blocks_end(span: Span) -> None:
+    """
+    The long prompt pays for each of them, and what they have read is not taken for what was there.
+    """
+    sliced = {"per_path": 2, "routing.slices.enabled": True, "routing.slices.seconds": 0.5}
+    whole, parts = (replay(span, maker(span).make("made", each)) for each in ({"per_path": 2}, sliced))
+
+    assert parts.figures.cached_share == pytest.approx(whole.figures.cached_share, rel=0.02)
+    assert (parts.figures.max_wait_s or 0) > 1.2 * (whole.figures.max_wait_s or 0)
+
+
 def test_what_fits_nowhere_is_said(span: Span) -> None:
     """
     With the number of tokens that would be needed, and what to do.
