@@ -71,7 +71,10 @@ def replay(span: Span, setup: Setup, play: int = 0) -> Replay:
     else:
         policy = BASELINES[setup.rival]([loop.facts_of(profile) for profile in profiles], 0)
     servers = _servers(profiles, policy)
-    requests = loop.play(play_of.workload, policy, servers, reports_cached=profiles[0].reports_cached)
+    reports_cached = not span.observed or any(
+        each.seen.usage.cached_tokens is not None for each in span.requests if each.seen
+    )
+    requests = loop.play(play_of.workload, policy, servers, reports_cached=reports_cached)
     outcomes: list[Outcome | None] = [None] * len(span.requests)
     for request in requests:
         place = play_of.place_of(request)

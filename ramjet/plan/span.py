@@ -124,7 +124,7 @@ def span_of(
         guessed["completion_tokens"] += not is_known
         blocks = ends.blocks(prompt.usable, prompt_tokens)
         after, gap_s = waits.before(place, each.arrived_at, record)
-        is_whole = found.all(blocks, place, record, after)
+        is_whole = found.all(blocks, record, after)
         if not is_whole:
             guessed["began before"] += 1
         requests.append(
@@ -244,16 +244,15 @@ class _Found:
     """Whether what a request found, or could have, was sent in this span."""
 
     def __init__(self) -> None:
-        self._sent: dict[int, int] = {}
+        self._sent: set[int] = set()
 
-    def all(self, blocks: Blocks, place: int, record: Record, after: int | None) -> bool:
+    def all(self, blocks: Blocks, record: Record, after: int | None) -> bool:
         """Take a prompt in; whether everything that was found of it is from this span."""
         shared = bisect_left(range(len(blocks)), 1, key=lambda at: blocks.hashes[at] not in self._sent)
         known = blocks.tokens(shared)
         # An answer that came back is no block of the prompt that it answered; it is one of this prompt's own.
         follows = after is not None and shared > 0
-        for block in blocks.hashes[shared:]:
-            self._sent[block] = place
+        self._sent.update(blocks.hashes[shared:])
         cached = record.usage.cached_tokens
         if cached is not None and cached > known + SLACK_TOKENS and not follows:
             return False
