@@ -63,7 +63,7 @@ def _of_requests(span: Span) -> Iterator[str]:
     if left_out > _FEW * (left_out + len(records)):
         told = ", ".join(f"{count:,} {reason}" for reason, count in span.left_out.items())
         yield f"{left_out:,} requests are not played: {told}"
-    before = span.guessed.get("began before", 0)
+    before = span.guessed.get("began_before", 0)
     if before:
         yield f"{before:,} requests found something older than the span, and are played but not counted"
     if span.dropped:

@@ -173,8 +173,8 @@ def _rounded(value: float) -> float:
 
 TRUSTED = 0.1
 """From this error on a replay is not to be trusted."""
-_FEW_TURNS = 1
-"""Cold turns by which two counts may differ, whatever share of them that is: of three, one more is a third."""
+_FEW_TURNS = 2
+"""Cold turns by which two counts may differ, whatever share of them that is: of five, one more is a fifth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class Difference:
     cached_share: float | None
     turns_per_min: float | None
     trusted: bool
-    """Whether mean wait, cold turns and cached share are all within 10 %, or within one cold turn."""
+    """Whether mean wait, cold turns and cached share are all within 10 %, or within two cold turns."""
 
 
 def difference(of: Figures, to: Figures) -> Difference:

@@ -67,9 +67,9 @@ def replay(span: Span, setup: Setup, play: int = 0) -> Replay:
         )
     policy: Policy
     if setup.rival is None:
-        policy = Replaying(setup.fleet(), setup.policy, span, play_of)
+        policy = Replaying(setup.fleet(play), setup.policy, span, play_of)
     else:
-        policy = BASELINES[setup.rival]([loop.facts_of(profile) for profile in profiles], 0)
+        policy = BASELINES[setup.rival]([loop.facts_of(profile) for profile in profiles], play)
     servers = _servers(profiles, policy)
     reports_cached = not span.observed or any(
         each.seen.usage.cached_tokens is not None for each in span.requests if each.seen

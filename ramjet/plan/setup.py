@@ -116,11 +116,11 @@ class Setup:
     rival: str | None = None
     """Another router's rule that decides, of the laboratory's; None: Ramjet does."""
 
-    def fleet(self) -> Fleet:
-        """The replicas as Ramjet knows them."""
+    def fleet(self, play: int = 0) -> Fleet:
+        """The replicas as Ramjet knows them. Ties between them, which its hashes break, fall otherwise in other plays."""
         fleet = Fleet()
         for each in self.replicas:
-            fleet.add(Replica(each.name, each.url, configured=each.pools()))
+            fleet.add(Replica(each.name, f"{each.url}/{play}" if play else each.url, configured=each.pools()))
         return fleet
 
     def profiles(self, page_tokens: int | None = None) -> list[Profile]:

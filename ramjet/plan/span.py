@@ -126,7 +126,7 @@ def span_of(
         after, gap_s = waits.before(place, each.arrived_at, record)
         is_whole = found.all(blocks, record, after)
         if not is_whole:
-            guessed["began before"] += 1
+            guessed["began_before"] += 1
         requests.append(
             Asked(
                 name=record.request_id,

@@ -177,7 +177,7 @@ def test_what_found_something_older_is_played_and_not_counted() -> None:
     )
 
     assert [each.counts for each in span.requests] == [False, False, True, True]
-    assert span.guessed["began before"] == 2
+    assert span.guessed["began_before"] == 2
 
 
 def test_what_came_before_the_time_fills_caches_only() -> None:

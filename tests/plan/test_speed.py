@@ -65,13 +65,49 @@ def test_speeds_are_found_where_nobody_was_before() -> None:
     assert speed.off_ratio < 0.02
 
 
-def test_who_waited_behind_somebody_says_nothing_of_reading() -> None:
+def test_who_waited_behind_somebody_tells_how_long_it_was_read_then() -> None:
     """
-    Nor does one that was sent twice, or in slices; a few of which nobody knew why they waited change little.
+    Prompts that come every second and take three: each is read from the first token of the one before.
+    """
+    read_s = TRUE.read_s(0, 50_000)
+    first_s = [TRUE.overhead_s + (number + 1) * read_s for number in range(3)]
+    queued = [
+        request(1_000.0 * row + number, (0, 50_000), first_s[number] - number, 2, 0.02)
+        for row in range(20)
+        for number in range(3)
+    ]
+
+    timing = fit(Span(name="", requests=[*alone(10, longest=4_000, began=50_000.0), *queued])).timing
+
+    assert timing.read_s(0, 50_000) == pytest.approx(read_s, rel=0.03)
+    assert timing.overhead_s == pytest.approx(TRUE.overhead_s, rel=0.15)
+
+
+def test_what_answers_take_of_the_time_is_not_taken_for_reading() -> None:
+    """
+    Half of the prompts are read while somebody is answered, who gets four tenths of the time.
+    """
+    read_s = TRUE.read_s(0, 60_000)
+    pairs = [
+        each
+        for number in range(20)
+        for each in (
+            request(40_000.0 + 1_000 * number, (999, 1_000), 0.3, 2_000, 100.0),
+            request(40_010.0 + 1_000 * number, (0, 60_000), TRUE.overhead_s + read_s / 0.6, 10, 0.2),
+        )
+    ]
+
+    timing = fit(Span(name="", requests=[*alone(40), *pairs])).timing
+
+    assert timing.decode_share == pytest.approx(0.4, rel=0.1)
+    assert timing.read_s(0, 60_000) == pytest.approx(read_s, rel=0.03)
+
+
+def test_what_says_nothing_of_reading_is_left_out() -> None:
+    """
+    What was sent twice, or in slices; a few of which nobody knew why they waited change little.
     """
     odd = [
-        request(10_000.0, (0, 50_000), 3.0, 10, 500.0),
-        *(request(10_001.0 + n, (0, 50_000), 400.0, 10, 1.0) for n in range(20)),
         *(request(20_000.0 + 500 * n, (0, 50_000), 400.0, 10, 1.0, attempts=2) for n in range(20)),
         *(request(40_000.0 + 500 * n, (0, 50_000), 400.0, 10, 1.0, slices=3) for n in range(20)),
         *(request(60_000.0 + 500 * n, (0, 50_000), 300.0, 10, 1.0) for n in range(4)),
@@ -79,7 +115,7 @@ def test_who_waited_behind_somebody_says_nothing_of_reading() -> None:
 
     speed = fit(Span(name="", requests=[*alone(40), *odd]))
 
-    assert speed.readings == 45
+    assert speed.readings == 44
     assert speed.timing.read_s(0, 50_000) == pytest.approx(TRUE.read_s(0, 50_000), rel=0.1)
 
 
