@@ -44,13 +44,12 @@ def doubts(span: Span, setup: Setup, *, configured: bool) -> Iterator[str]:
 def _of_speed(span: Span, speed: Speed) -> Iterator[str]:
     if speed.readings < LEAST_READINGS:
         yield (
-            f"only {speed.readings} prompts had nobody before them, so how fast replicas read is mostly a guess: "
-            "a longer span of time"
+            f"only {speed.readings} first tokens tell how fast replicas read, so that is mostly a guess: a longer span of time"
         )
     elif speed.off_ratio is not None and speed.off_ratio > TRUSTED:
         yield (
-            f"of the {speed.readings:,} first tokens that nobody was before, the middle one is {speed.off_ratio:.0%} off "
-            "what was fitted: something else uses these replicas, or they are not of one kind"
+            f"where nobody was before, the middle first token is {speed.off_ratio:.0%} off what was fitted: something else uses "
+            "these replicas, or they are not of one kind"
         )
     guessed = span.guessed.get("completion_tokens", 0)
     if guessed > _FEW * len(span.requests):

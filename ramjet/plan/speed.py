@@ -1,8 +1,9 @@
 """How fast the replicas were, fitted to what a journal says of them: reading, overhead, decoding.
 
 Reading is told by first tokens: since a prompt came, or, where others were read before it, since the last of those had
-been. What others' answers took of that time is told with it. Decoding is told by answers during which nobody was read. What the fleet has in common is fitted over all of it; what one replica is slower or faster
-by is one factor, the middle of its own readings.
+been. What others' answers took of that time is told with it. Decoding is told by answers during which nobody was read.
+What the fleet has in common is fitted over all of it; what one replica is slower or faster by is one factor, the middle of
+its own readings.
 """
 
 from __future__ import annotations
@@ -21,13 +22,19 @@ from ramjet.sim.profile import Timing
 LEAST_READINGS = 5
 """With fewer first tokens than this the speeds are mostly those that were assumed."""
 _LEAST_WAIT_S = 0.05
+"""Shorter waits count as if they were so long: what they differ by is noise."""
 _LEAST_ANSWER = 16
-_AT_TOKENS = (1_000, 20_000, 100_000, 300_000)
-_LEAST_READ = 256
-_LEAST_BEHIND = 4_096
-_MOST_RUNNING = 3
-_MOST_SHARE = 0.9
+"""Shorter answers, in tokens, say more of HTTP than of decoding."""
+_AT_TOKENS, _LEAST_READ = (1_000, 20_000, 100_000, 300_000), 256
+"""For prompts of these lengths, read whole and but for so many tokens, what was assumed is a belief..."""
 _AT_RUNNING = (1, 8)
+"""...and so it is for so many answers at a time."""
+_LEAST_BEHIND = 4_096
+"""Of those that waited behind others only prompts with so much to read tell something: short ones share a forward."""
+_MOST_RUNNING = 3
+"""And where more were at the replica, it may have waited for a place and not for the reading."""
+_MOST_SHARE = 0.9
+"""What answers can get of the time, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
