@@ -34,6 +34,7 @@ class _Replica(click.ParamType[dict[str, str]]):
 _ELSEWHERE = {
     "journal": "ramjet.journal.cli:journal",
     "lab": "ramjet.lab.cli:lab",
+    "plan": "ramjet.plan.cli:plan_command",
     "probe": "ramjet.probes.cli:probe",
     "report": "ramjet.report.cli:report",
     "sim": "ramjet.replica.cli:sim_command",
