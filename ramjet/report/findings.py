@@ -1,6 +1,6 @@
 """What the figures mean, in words: each finding is a value with its figures and its remedy, the worst first.
 
-Nothing here has been replayed: a remedy says what would help, and not how much.
+Nothing here has been replayed: a remedy says what would help, and `replayed` how much.
 """
 
 from __future__ import annotations
@@ -113,16 +113,23 @@ def _by_cause(report: Report) -> Iterator[Finding]:
         long_cold = next(each.cold for each in report.whole.sizes if each.size_class == _LONG)
         of_long = cause.by_size[_LONG]
         # The seed's trouble was with long prompts: where most of a cause's are long, those are what is spoken of.
-        if of_long * 2 >= cause.turns and of_long:
+        speaks_of_long = of_long * 2 >= cause.turns > 0
+        if speaks_of_long:
             which = f"{of_long:,} of {long_cold:,} cold turns of 150,000 tokens and more"
         else:
             which = f"{cause.turns:,} of {all_cold:,} cold turns"
         many = judged >= FEW_TURNS and cause.turns >= judged * _BAD_RATIO
         bad = many or cause.wait_s >= _BAD_S
         said, remedy = _TOLD[cause.cause](report, cause)
-        number = of_long if "150,000" in which else cause.turns
+        number = of_long if speaks_of_long else cause.turns
         text = f"{which} {_were(number)} {said} They waited {_seconds(cause.wait_s)} for their first tokens."
-        figures = {"turns": cause.turns, "long_turns": of_long, "cold": all_cold, "wait_s": round(cause.wait_s, 3)}
+        figures: dict[str, Figure] = {
+            "turns": cause.turns,
+            "long_turns": of_long,
+            "cold": all_cold,
+            "wait_s": round(cause.wait_s, 3),
+            "size_class": _LONG if speaks_of_long else "all",
+        }
         yield _finding(f"cold_{cause.cause}", "bad" if bad else "warn", text, figures, remedy)
 
 
