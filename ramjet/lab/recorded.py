@@ -22,10 +22,10 @@ import xxhash
 
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import read
 from ramjet.core.record import Record
-from ramjet.core.router import Policy
 from ramjet.core.sample import samples
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
@@ -41,7 +41,7 @@ from ramjet.sim.tokens import Prompt, write_answer
 
 AT = 1_790_000_000.0
 """When it all began, seconds since 1970."""
-SECRET = "nobody's"
+SALT = "nobody's"
 SAMPLE_S = 60.0
 SEED = 7
 
@@ -136,7 +136,7 @@ def recorded(
     recording = _Recording(fleet, policy, script.arrivals, on_turn)
     engines = [Engine(_paced(profile, paces[number] if paces else 1.0), whole_runs=True) for number in range(replicas)]
     play(script.workload, recording, engines, reports_cached=profile.reports_cached)
-    store = Store(path, SECRET, days=36_500, megabytes=10_000)
+    store = Store(path, SALT, days=36_500, megabytes=10_000)
     for now, those in recording.samples:
         store.write_samples(AT + now, those)
     store.write(recording.entries)

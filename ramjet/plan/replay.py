@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from ramjet.core import router
+from ramjet.core import policies
 from ramjet.core.fleet import Fleet
 from ramjet.core.record import Record
 from ramjet.core.usage import Usage
@@ -113,7 +113,7 @@ def _record(request: Request, asked: Asked) -> Record:
 class Replaying(Routed):
     """The production router, to which requests come as they came then."""
 
-    def __init__(self, fleet: Fleet, policy: router.Policy, span: Span, play_of: Playable) -> None:
+    def __init__(self, fleet: Fleet, policy: policies.Policy, span: Span, play_of: Playable) -> None:
         super().__init__(fleet, policy)
         self._span = span
         self._play_of = play_of

@@ -13,8 +13,8 @@ from ramjet.build import policy_of
 from ramjet.config import ConfigError, ReplicaSettings, Settings, load
 from ramjet.core.cache import HostTier, SlotSpec, Snapshots
 from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
-from ramjet.core.router import Policy
 from ramjet.lab.policies import BASELINES
 from ramjet.lab.workloads import paged
 from ramjet.plan.speed import Speed

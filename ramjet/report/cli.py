@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ramjet.journal.options import JOURNAL, SINCE, UNTIL, Moment, told
 from ramjet.journal.schema import JournalError
-from ramjet.report import page
+from ramjet.report import page, source
 from ramjet.report.figures import Report
 from ramjet.report.gather import Gathered, NothingThere, Question
 from ramjet.report.terminal import show
@@ -85,7 +85,9 @@ def _gather(path: Path, question: Question) -> Gathered:
     columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=None)
-        return from_journal(path, question, on_rows=lambda rows, total: progress.update(bar, advance=rows, total=total))
+        return source.from_journal(
+            path, question, on_rows=lambda rows, total: progress.update(bar, advance=rows, total=total)
+        )
 
 
 def _replayed(found: Report, path: Path, question: Question, config: Path | None) -> Report:

@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 from ramjet.core.cache import CacheSpec
+from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
-from ramjet.core.router import Policy
 from ramjet.lab.production import SHIPPED
 from ramjet.lab.recorded import Says, Talk, recorded
 from ramjet.plan.figures import Figures, figures, seen
