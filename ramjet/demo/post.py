@@ -127,7 +127,9 @@ def _turns(story: Story) -> Grid:
         )  # fmt: skip
     about = (
         "Two conversations of 290,000 tokens that grow by 4,000 a turn, and six ordinary sessions, on two replicas with the "
-        "cap and a host tier: kept to one replica by routing.long_prompt, and spread as Ramjet does by itself."
+        "cap and a host tier: kept to one replica by routing.long_prompt, and spread as Ramjet does by itself. "
+        "The post kept about half of each when confined; here both snapshots that a cap leaves lie at a prompt's end, which "
+        "goes first, and next to nothing is kept."
     )
     head = (
         "",

@@ -121,5 +121,5 @@ def _replayed(found: Report, path: Path, question: Question, config: Path | None
     except (NoSpan, SettingsError) as error:
         reasons = dict.fromkeys(replayed.changes_of(found.findings, 1), str(error))
         return replace(found, findings=replayed.not_replayed(found.findings, reasons))
-    found = replace(found, findings=replayed.with_replays(found.findings, span, came))
+    found = replace(found, findings=replayed.with_replays(found.findings, span, came, configured=configured))
     return replace(found, findings=replayed.not_replayed(found.findings, faults))

@@ -38,13 +38,20 @@ def changes_of(findings: Sequence[Finding], replicas: int) -> dict[str, dict[str
     return tried
 
 
-def with_replays(findings: Sequence[Finding], span: Span, plan: Plan) -> list[Finding]:
-    """The findings, those with a remedy that was tried saying what came of it."""
+def with_replays(findings: Sequence[Finding], span: Span, plan: Plan, *, configured: bool) -> list[Finding]:
+    """The findings, those with a remedy that was tried saying what came of it.
+
+    Args:
+        findings: all of them.
+        span: what was played.
+        plan: what came of it.
+        configured: whether somebody said how Ramjet was configured.
+    """
     tried = {each.name: each for each in plan.tried}
     found = []
     for each in findings:
         that = None if each.remedy is None or not each.remedy.changes else tried.get(_words(each.remedy.changes))
-        found.append(each if that is None else _with(each, span, plan, that))
+        found.append(each if that is None else _with(each, span, plan, that, configured=configured))
     return found
 
 
@@ -62,7 +69,7 @@ def _without(finding: Finding, name: str, reason: str) -> Finding:
     return replace(finding, replayed=Replayed(settings=name, text=text, trusted=None, figures={}))
 
 
-def _with(finding: Finding, span: Span, plan: Plan, tried: Tried) -> Finding:
+def _with(finding: Finding, span: Span, plan: Plan, tried: Tried, *, configured: bool) -> Finding:
     error = plan.error or tried.error
     if error is not None or tried.figures is None or tried.kept is None or plan.observed is None:
         return _without(finding, tried.name, error or "there is nothing to compare it with")
@@ -86,14 +93,24 @@ def _with(finding: Finding, span: Span, plan: Plan, tried: Tried) -> Finding:
         meant = _meant(finding, span)
         explained, kept = (sum(name in meant for name in names) for names in (tried.kept.explained, tried.kept.kept))
         figures |= {"turns": len(meant), "explained": explained, "kept": kept}
-        of = "of them" if explained == len(meant) else f"of the {explained:,} that a replay of what was finds cold too"
-        text = f"{_capital(tried.name)} would have kept {kept:,} {of} (replayed; of all turns: {whole})."
+        text = f"{_capital(tried.name)} {_kept(len(meant), explained, kept)} (replayed; of all turns: {whole})."
     else:
         text = f"{_capital(tried.name)}: {whole} (replayed)."
     trusted = apart is not None and apart.trusted
     if not trusted:
-        text += f" Not to be trusted much: {_doubt(plan)}."
+        then = (
+            "`ramjet plan` says what is not known" if configured else "say with --config how Ramjet was configured then"
+        )
+        text += f" Not to be trusted much: {_doubt(plan)}; {then}."
     return replace(finding, replayed=Replayed(settings=tried.name, text=text, trusted=trusted, figures=figures))
+
+
+def _kept(turns: int, explained: int, kept: int) -> str:
+    """What became of the turns that a finding speaks of: of those nothing is known that a replay of what was finds warm."""
+    if not explained:
+        return "may have kept any of them: a replay of what was finds none of them cold"
+    of = "of them" if explained == turns else f"of the {explained:,} that a replay of what was finds cold too"
+    return f"would have kept {kept:,} {of}"
 
 
 def _meant(finding: Finding, span: Span) -> set[str]:
