@@ -32,12 +32,14 @@ class _Replica(click.ParamType[dict[str, str]]):
 
 
 _ELSEWHERE = {
+    "explain": "ramjet.console.cli:explain",
     "journal": "ramjet.journal.cli:journal",
     "lab": "ramjet.lab.cli:lab",
     "plan": "ramjet.plan.cli:plan_command",
     "probe": "ramjet.probes.cli:probe",
     "report": "ramjet.report.cli:report",
     "sim": "ramjet.replica.cli:sim_command",
+    "top": "ramjet.console.cli:top",
 }
 """Commands that serving does not need: their modules are imported when one is asked for."""
 
@@ -164,6 +166,10 @@ def demo_command(
         raise click.UsageError("--json prints what --compare-admission or --story measures; give one of them too")
     if keep is not None and not story:
         raise click.UsageError("--keep is for the journals of --story; give both")
+    if story and (traffic or compare):
+        raise click.UsageError(
+            "--story is told in virtual time, by itself: leave out --traffic and --compare-admission"
+        )
     if story:
         tell.story(keep=keep, as_json=as_json)
         return

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -25,6 +27,9 @@ KNOWN_S = 5.0
 
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
+
+_NEVER = (-1, 1.0)
+"""No version of what a replica holds, at no pace."""
 
 _FAR = 128
 """What has more runs before it than this is not about to be pushed out."""
@@ -87,7 +92,7 @@ class Belief:
         self._outlooks_of = 0
         # What would go first; for which version and pace, and when, that was worked out.
         self._losses: Losses
-        self._losses_of = -1, 1.0
+        self._losses_of = _NEVER
         self._losses_at = -math.inf
 
     @property
@@ -305,6 +310,19 @@ class Belief:
         if self._losses.concern(owner, outlook.path):
             return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots, most_s)
         return harm_s
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What others would lose is worked out anew inside, as things stand, and is not used again."""
+        kept = None if self._losses_of == _NEVER else self._losses
+        of, at = self._losses_of, self._losses_at
+        self._losses_of = _NEVER
+        try:
+            yield
+        finally:
+            self._losses_of, self._losses_at = of, at
+            if kept is not None:
+                self._losses = kept
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""

@@ -29,6 +29,7 @@ def document(story: Story) -> dict[str, Any]:
     """Everything; the names of its parts are those of the report and of the planner."""
     said = story.said
     return {
+        "branches": [asdict(each) for each in story.branches],
         "sides": [_side(each) for each in (story.stock, story.capped)],
         "said": {
             "figures": None if said.figures is None else asdict(said.figures),
@@ -70,7 +71,22 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 def grids(story: Story) -> list[Grid]:
     """The tables."""
-    return [_came_back(story), _sizes(story), _shares(story), _turns(story)]
+    return [_branches(story), _came_back(story), _sizes(story), _shares(story), _turns(story)]
+
+
+def _branches(story: Story) -> Grid:
+    theirs = ("19,712", "19,712", "12,288", "14,848")
+    rows = [
+        (each.name, whole(each.prompt_tokens), whole(each.known_tokens), whole(each.cached_tokens), measured)
+        for each, measured in zip(story.branches, theirs, strict=True)
+    ]
+    about = (
+        "After a prompt of 19,845 tokens: an attention layer could go on from all that is shared, a KDA layer from the "
+        "nearest snapshot alone."
+    )
+    return Grid(
+        "branches", "Where a prompt is resumed", about, ("", "prompt", "shared", "cached", "post: cached"), rows
+    )
 
 
 def _came_back(story: Story) -> Grid:

@@ -1,16 +1,18 @@
-"""The seed's scenes in virtual time: a prompt of 313,000 tokens among six sessions, and two conversations of 290,000.
+"""The seed's scenes in virtual time: where a prompt is resumed, a prompt of 313,000 tokens among six sessions, and two conversations of 290,000.
 
 The production router decides, simulated replicas of the seed's kind serve, and each scene leaves a journal.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from ramjet.core.admission import Terms
+from ramjet.core.cache import Blocks, CacheSpec, EngineCache
 from ramjet.core.policies import LongPromptRule, Policy, SpreadLongRule
 from ramjet.core.record import Record
 from ramjet.lab.production import SHIPPED
@@ -33,6 +35,44 @@ FIXED = GLM.with_flags(states_per_path=CAP, host_tier=True)
 """What the seed's replicas were when it tried its rule."""
 SPREAD = _THEN
 CONFINED = replace(_THEN, rules=(LongPromptRule(LONG_BYTES, frozenset({"glm-2"})), SpreadLongRule()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A prompt sent to a replica that has just read one of 19,845 tokens, and where it was resumed."""
+
+    name: str
+    prompt_tokens: int
+    known_tokens: int
+    """What it shares with what is there: an attention layer could reuse all of it."""
+    cached_tokens: int
+
+
+def branches(profile: Profile = GLM) -> list[Resumed]:
+    """The seed's first chart: the same again, 300 tokens more, and twice a branch that leaves at 14,900."""
+    assert isinstance(profile.cache, CacheSpec)
+    cache = EngineCache(profile.cache)
+    asked = (
+        ("read for the first time", 19_845, 19_845, 0),
+        ("the same again", 19_845, 19_845, 0),
+        ("300 tokens appended", 20_145, 19_845, 1),
+        ("a branch at 14,900", 19_845, 14_900, 2),
+        ("a second branch there", 19_845, 14_900, 3),
+    )
+    found = []
+    for at, (name, tokens, shared_tokens, own) in enumerate(asked):
+        hit = cache.serve(_pages(tokens, shared_tokens, own, profile.page_tokens), tokens, float(at))
+        assert hit is not None
+        found.append(Resumed(name=name, prompt_tokens=tokens, known_tokens=hit.known_tokens, cached_tokens=hit.tokens))
+    return found[1:]
+
+
+def _pages(tokens: int, shared_tokens: int, own: int, page_tokens: int) -> Blocks:
+    """A prompt that shares so much with the first, and goes on by itself."""
+    shared = shared_tokens // page_tokens
+    hashes = array("Q", range(1, shared + 1))
+    hashes.extend((own << 32) + page for page in range(shared + 1, tokens // page_tokens + 1))
+    return Blocks(hashes, array("I", range(page_tokens, tokens + 1, page_tokens)))
 
 
 def intrusion(part: int = 1, *, turns: int = 18, agent_turns: int = 3, seed: int = 1) -> list[Talk]:

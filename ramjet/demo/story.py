@@ -1,6 +1,6 @@
 """The seed's story from end to end: what went wrong, what the planner says of the remedy, and what the remedy does.
 
-Three scenes: a replica as it was, the same with a cap, and two long conversations on one replica or on two. Each leaves a
+A look at where prompts are resumed, and three scenes: a replica as it was, the same with a cap, and two long conversations on one replica or on two. Each leaves a
 journal, and everything that is said is read from these journals by the report and the planner.
 """
 
@@ -92,6 +92,7 @@ class Pair:
 class Story:
     """All of it."""
 
+    branches: Sequence[scenes.Resumed]
     stock: Side
     said: Said
     capped: Side
@@ -151,7 +152,7 @@ def tell(
         kept=tried.kept,
         to_found=None if tried.figures is None else difference(tried.figures, capped.figures),
     )
-    return Story(stock=stock, said=said, capped=capped, confined=pairs[0], spread=pairs[1])
+    return Story(branches=scenes.branches(), stock=stock, said=said, capped=capped, confined=pairs[0], spread=pairs[1])
 
 
 def worst(report: Report) -> Finding | None:

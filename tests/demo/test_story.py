@@ -50,6 +50,7 @@ def test_it_happens_as_the_seed_tells_it(story: Story) -> None:
     assert "snapshot pool was the limit" in found["snapshot_pool_is_the_limit"].text
     assert "--mamba-max-states-per-path 2" in found["snapshot_pool_is_the_limit"].text
     assert story.spread.turns[1].cached_ratio == pytest.approx(0.986, abs=0.002)
+    assert [each.cached_tokens for each in story.branches] == [19_712, 19_712, 12_288, 14_848]
     assert set(story.confined.replicas) == {"glm-2"}
     assert set(story.spread.replicas) == {"glm-1", "glm-2"}
 
@@ -145,7 +146,7 @@ def test_the_command_prints_one_document_and_leaves_the_journals(
     again = CliRunner().invoke(main, ["demo", "--story", "--keep", str(kept)])
 
     assert done.exit_code == 0
-    assert {"sides", "said", "pairs", "verdicts"} == set(json.loads(done.stdout))
+    assert {"branches", "sides", "said", "pairs", "verdicts"} == set(json.loads(done.stdout))
     assert "ramjet report --journal" in done.stderr
     assert again.exit_code == 1
     assert "stock.db is there already" in again.stderr

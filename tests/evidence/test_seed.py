@@ -35,6 +35,10 @@ def test_the_seed_from_end_to_end(tmp_path: Path) -> None:
     assert before is not None
     assert after is not None
     rows = [
+        *(
+            row(f"{each.name}: tokens cached", each.cached_tokens, "", "", (measured, ""))
+            for each, measured in zip(story.branches, ("19,712", "19,712", "12,288", "14,848"), strict=True)
+        ),
         row("sessions of 6 that come back cold", before.cold, "", after.cold, ("6", "0")),
         row("their mean wait, s", before.mean_wait_s, "", after.mean_wait_s, ("3.35", "0.15 to 0.30")),
         row("their cached share, %", _percent(before.cached_ratio), "", _percent(after.cached_ratio), ("0", "99.6")),

@@ -53,7 +53,7 @@ def test_a_replay_that_is_far_off_says_so(tmp_path: Path) -> None:
     """
     path = tmp_path / "journal.db"
 
-    def told(profile: Profile) -> Pools:  # Ramjet is told of half the slots, and so is the planner.
+    def told(profile: Profile) -> Pools:  # Far more slots than there are, and so the planner believes.
         return Pools(tokens=499_968 // 8, slots=200, chunk_tokens=6_144 // 8)
 
     recorded(path, intrusion(8, turns=8), profile=EIGHTH, told=told)
