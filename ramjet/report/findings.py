@@ -158,7 +158,22 @@ def _snapshot_pool(report: Report, cause: Cause) -> tuple[str, Remedy | None]:
 
 
 def _token_pool(report: Report, cause: Cause) -> tuple[str, Remedy | None]:
-    return f"pushed out of the token pool{_by_whom(report, cause)}.", _MORE_TOKENS
+    return f"pushed out of the token pool{_by_whom(report, cause)}.", _sure(report, _MORE_TOKENS)
+
+
+def _sure(report: Report, remedy: Remedy) -> Remedy:
+    """A remedy, with what has to be known before it is believed.
+
+    Where nobody says that there are snapshots, what was lost with one looks as if tokens had been short: the seed's error.
+    """
+    blind = [each.replica for each in report.replicas if each.samples and each.pool_slots is None]
+    if not blind:
+        return remedy
+    first = (
+        f"if the model is a hybrid one, first say how many snapshots {', '.join(blind)} can hold "
+        "(replicas.snapshot_slots), for without that a lost snapshot looks like lost tokens; otherwise, "
+    )
+    return Remedy(text=first + remedy.text, changes=remedy.changes)
 
 
 def _moved(report: Report, _: Cause) -> tuple[str, Remedy | None]:
@@ -211,7 +226,7 @@ def _unknown(report: Report, _: Cause) -> tuple[str, Remedy | None]:
         return said, _remedy(
             f"say how large the pools of {', '.join(blind)} are: replicas.pool_tokens and replicas.snapshot_slots"
         )
-    return said, _remedy("`ramjet probe eviction` shows what limits a replica")
+    return said, _sure(report, _remedy("`ramjet probe eviction` shows what limits a replica"))
 
 
 _TOLD: Mapping[str, Callable[[Report, Cause], tuple[str, Remedy | None]]] = {
