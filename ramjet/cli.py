@@ -125,11 +125,32 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
     is_flag=True,
     help="Let the same agents work with admission off and on, print both sides, and end; takes two minutes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="With --compare-admission: print its figures as JSON.")
+@click.option(
+    "--story",
+    is_flag=True,
+    help="Tell the story that Ramjet comes from: cold turns for want of snapshots, the cap that ends them, and two long "
+    "conversations; in virtual time, in about half a minute.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --story: leave its journals in this directory, for ramjet report.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --compare-admission or --story: print figures as JSON.")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8000", show_default=True)
 @click.option("--admin", metavar="HOST:PORT", default="127.0.0.1:9090", show_default=True)
 @click.option("--log-format", type=click.Choice(["json", "console"]), default="console", show_default=True)
-def demo_command(*, traffic: bool, compare: bool, as_json: bool, count: int, speed: float, **options: Any) -> None:
+def demo_command(
+    *,
+    traffic: bool,
+    compare: bool,
+    story: bool,
+    keep: Path | None,
+    as_json: bool,
+    count: int,
+    speed: float,
+    **options: Any,
+) -> None:
     """Run simulated replicas and Ramjet in front of them; Ctrl-C ends it.
 
     \b
@@ -137,11 +158,21 @@ def demo_command(*, traffic: bool, compare: bool, as_json: bool, count: int, spe
       ramjet demo
       ramjet demo --traffic --speed 5
       ramjet demo --compare-admission
+      ramjet demo --story --keep story
     """
-    from ramjet.demo import run  # noqa: PLC0415 - the demo's parts are not needed to serve
+    from ramjet.demo import run, tell  # noqa: PLC0415 - the demo's parts are not needed to serve
 
-    if as_json and not compare:
-        raise click.UsageError("--json prints what --compare-admission measures; give both")
+    if as_json and not (compare or story):
+        raise click.UsageError("--json prints what --compare-admission or --story measures; give one of them too")
+    if keep is not None and not story:
+        raise click.UsageError("--keep is for the journals of --story; give both")
+    if story and (traffic or compare):
+        raise click.UsageError(
+            "--story is told in virtual time, by itself: leave out --traffic and --compare-admission"
+        )
+    if story:
+        tell.story(keep=keep, as_json=as_json)
+        return
     settings = _load(None, _overrides(**options))
     logs.configure(settings.log.format, "warning" if traffic or compare else "info")
     try:

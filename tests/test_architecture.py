@@ -34,9 +34,11 @@ WIRING = frozenset(
         "ramjet.cli",
         "ramjet.control",
         "ramjet.demo.run",
+        "ramjet.lab.recorded",
         "ramjet.plan.cli",
         "ramjet.plan.source",
         "ramjet.report.cli",
+        "ramjet.report.source",
     )
 )
 """Where parts are put together."""

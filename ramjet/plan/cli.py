@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +17,13 @@ from ramjet.journal.schema import JournalError
 from ramjet.secret import state_dir
 
 if TYPE_CHECKING:
-    from ramjet.plan.replay import Replay
     from ramjet.plan.report import Plan
-    from ramjet.plan.setup import Maker, Setup
+    from ramjet.plan.setup import Maker
     from ramjet.plan.span import Span
 
 _WIDTH = 180
 """Columns of a table that nobody's terminal limits."""
 LIMIT = 20_000
-PLAYS, FEW_REQUESTS = 3, 2_000
-"""So many plays, for spans so short that chance does not even out in them."""
 
 
 def _profiles() -> list[str]:
@@ -228,38 +224,12 @@ def _plan(
     processes: int,
     configured: bool,
 ) -> Plan:
-    from ramjet.plan import report  # noqa: PLC0415
-    from ramjet.plan.setup import parse, usual  # noqa: PLC0415
+    """The plan, with a bar on stderr meanwhile."""
+    from ramjet.plan.progress import playing  # noqa: PLC0415
+    from ramjet.plan.run import plan  # noqa: PLC0415
 
-    setup = maker.make(report.AS_IT_WAS)
-    changes = changes or {text: parse(text) for text in usual(setup)}
-    setups = [setup, *(maker.make(name, change) for name, change in changes.items())]
-    found = _replays(span, setups, plays or (PLAYS if len(span.requests) < FEW_REQUESTS else 1), processes)
-    return report.plan_of(
-        span, setup, [(each.name, done) for each, done in zip(setups, found, strict=True)], configured=configured
-    )
-
-
-def _replays(span: Span, setups: Sequence[Setup], plays: int, processes: int) -> list[Replay | str]:
-    """What becomes of each of the settings, in their order, with a bar on stderr meanwhile."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    from ramjet.plan.replay import middle, replay_all  # noqa: PLC0415
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    done: defaultdict[int, list[Replay]] = defaultdict(list)
-    failed: dict[int, str] = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("settings", total=len(setups) * plays)
-        for place, each in replay_all(span, setups, plays=plays, processes=processes):
-            if isinstance(each, str):
-                failed[place] = each
-            else:
-                done[place].append(each)
-            progress.update(task, advance=1, description=setups[place].name)
-    return [failed[place] if place in failed else middle(done[place]) for place in range(len(setups))]
+    with playing() as on_play:
+        return plan(span, maker, changes, plays=plays, processes=processes, configured=configured, on_play=on_play)
 
 
 def _show(found: Plan) -> None:

@@ -265,6 +265,18 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came of replaying the traffic under what a remedy changes."""
+
+    settings: str
+    """What was changed, in words."""
+    text: str
+    trusted: bool | None
+    """Whether the replay of what happened is within 10 %; None where nothing could be replayed."""
+    figures: Mapping[str, Figure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something worth saying; `severity` is `good`, `info`, `warn` or `bad`."""
 
@@ -273,6 +285,8 @@ class Finding:
     text: str
     figures: Mapping[str, Figure]
     remedy: Remedy | None = None
+    replayed: Replayed | None = None
+    """None: nobody asked, or there is nothing that could be replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What the figures mean, in words: each finding is a value with its figures and its remedy, the worst first.
 
-Nothing here has been replayed: a remedy says what would help, and not how much.
+Nothing here has been replayed: a remedy says what would help, and `replayed` how much.
 """
 
 from __future__ import annotations
@@ -113,16 +113,23 @@ def _by_cause(report: Report) -> Iterator[Finding]:
         long_cold = next(each.cold for each in report.whole.sizes if each.size_class == _LONG)
         of_long = cause.by_size[_LONG]
         # The seed's trouble was with long prompts: where most of a cause's are long, those are what is spoken of.
-        if of_long * 2 >= cause.turns and of_long:
+        speaks_of_long = of_long * 2 >= cause.turns > 0
+        if speaks_of_long:
             which = f"{of_long:,} of {long_cold:,} cold turns of 150,000 tokens and more"
         else:
             which = f"{cause.turns:,} of {all_cold:,} cold turns"
         many = judged >= FEW_TURNS and cause.turns >= judged * _BAD_RATIO
         bad = many or cause.wait_s >= _BAD_S
         said, remedy = _TOLD[cause.cause](report, cause)
-        number = of_long if "150,000" in which else cause.turns
+        number = of_long if speaks_of_long else cause.turns
         text = f"{which} {_were(number)} {said} They waited {_seconds(cause.wait_s)} for their first tokens."
-        figures = {"turns": cause.turns, "long_turns": of_long, "cold": all_cold, "wait_s": round(cause.wait_s, 3)}
+        figures: dict[str, Figure] = {
+            "turns": cause.turns,
+            "long_turns": of_long,
+            "cold": all_cold,
+            "wait_s": round(cause.wait_s, 3),
+            "size_class": _LONG if speaks_of_long else "all",
+        }
         yield _finding(f"cold_{cause.cause}", "bad" if bad else "warn", text, figures, remedy)
 
 
@@ -151,7 +158,22 @@ def _snapshot_pool(report: Report, cause: Cause) -> tuple[str, Remedy | None]:
 
 
 def _token_pool(report: Report, cause: Cause) -> tuple[str, Remedy | None]:
-    return f"pushed out of the token pool{_by_whom(report, cause)}.", _MORE_TOKENS
+    return f"pushed out of the token pool{_by_whom(report, cause)}.", _sure(report, _MORE_TOKENS)
+
+
+def _sure(report: Report, remedy: Remedy) -> Remedy:
+    """A remedy, with what has to be known before it is believed.
+
+    Where nobody says that there are snapshots, what was lost with one looks as if tokens had been short: the seed's error.
+    """
+    blind = [each.replica for each in report.replicas if each.samples and each.pool_slots is None]
+    if not blind:
+        return remedy
+    first = (
+        f"if the model is a hybrid one, first say how many snapshots {', '.join(blind)} can hold "
+        "(replicas.snapshot_slots), for without that a lost snapshot looks like lost tokens; otherwise, "
+    )
+    return Remedy(text=first + remedy.text, changes=remedy.changes)
 
 
 def _moved(report: Report, _: Cause) -> tuple[str, Remedy | None]:
@@ -204,7 +226,7 @@ def _unknown(report: Report, _: Cause) -> tuple[str, Remedy | None]:
         return said, _remedy(
             f"say how large the pools of {', '.join(blind)} are: replicas.pool_tokens and replicas.snapshot_slots"
         )
-    return said, _remedy("`ramjet probe eviction` shows what limits a replica")
+    return said, _sure(report, _remedy("`ramjet probe eviction` shows what limits a replica"))
 
 
 _TOLD: Mapping[str, Callable[[Report, Cause], tuple[str, Remedy | None]]] = {

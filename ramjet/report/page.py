@@ -114,6 +114,8 @@ def _inside(value: Any) -> str:
 
 def _finding(finding: Finding) -> str:
     remedy = "" if finding.remedy is None else f"<p class='soft'>{html.escape(finding.remedy.text)}</p>"
+    if finding.replayed is not None:
+        remedy += f"<p class='soft'>{html.escape(finding.replayed.text)}</p>"
     return f"<div class='finding {finding.severity}'><b>{finding.severity}</b><p>{html.escape(finding.text)}</p>{remedy}</div>\n"
 
 

@@ -86,4 +86,6 @@ def _words(finding: Finding) -> Padding:
     said = Text.assemble((f"{finding.severity}: ", _STYLES[finding.severity]), finding.text)
     if finding.remedy is not None:
         said.append(f"\nRemedy: {finding.remedy.text}", "italic")
+    if finding.replayed is not None:
+        said.append(f"\n{finding.replayed.text}", "italic")
     return Padding(said, (0, 0, 0, 2), expand=False)

@@ -13,6 +13,7 @@ import pytest
 
 from ramjet.core.admission import Terms
 from ramjet.lab.production import SHIPPED
+from ramjet.lab.recorded import Talk, first_messages, next_message
 from ramjet.plan.figures import Figures, difference, seen
 from ramjet.plan.replay import kept, middle, replay
 from ramjet.plan.source import from_journal
@@ -21,7 +22,6 @@ from ramjet.sim.profile import GLM, Profile
 from tests.evidence import report
 from tests.evidence.real_time import _read, replicas
 from tests.plan.support import happened, observed, story, then
-from tests.recorded import Talk, first_messages, next_message
 from tests.soak.process import served
 
 LONG = ((313_000, 120.0), (150_000, 420.0))

@@ -11,13 +11,13 @@ from ramjet.core.cache import CacheSpec
 from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.lab.production import SHIPPED
+from ramjet.lab.recorded import Says, Talk, recorded
 from ramjet.plan.figures import Figures, figures, seen
 from ramjet.plan.setup import Maker
 from ramjet.plan.source import from_journal
 from ramjet.plan.span import Span
 from ramjet.plan.speed import fit
 from ramjet.sim.profile import GLM, Profile
-from tests.recorded import Says, Talk, recorded
 
 EIGHTH = GLM.with_flags(pool_tokens=499_968 // 8, chunk_tokens=6_144 // 8)
 """The seed's replica at an eighth: as many chunks and snapshots in prompts of an eighth, and tests that are quick."""

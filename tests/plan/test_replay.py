@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ramjet.lab.production import SHIPPED
+from ramjet.lab.recorded import Says, Talk, recorded
 from ramjet.plan.figures import difference, seen
 from ramjet.plan.replay import kept, middle, replay, replay_all
 from ramjet.plan.setup import Maker, SettingsError, Setup
 from ramjet.plan.source import from_journal
 from ramjet.plan.span import Span
 from tests.plan.support import EIGHTH, observed, then
-from tests.recorded import Says, Talk, recorded
 
 EIGHTH_CHUNK = EIGHTH.cache.chunk_tokens
 PLACED_AT_ONCE = {"routing.admission.mode": "off"}

@@ -12,11 +12,11 @@ import pytest
 
 from ramjet.journal.read import Reader
 from ramjet.journal.schema import JournalError
+from ramjet.lab.recorded import AT as BEGAN
 from ramjet.plan.replay import replay
 from ramjet.plan.setup import Maker
 from ramjet.plan.source import NoSpan, from_journal, from_trace
 from tests.journal.support import AT, entry, written
-from tests.recorded import AT as BEGAN
 
 DATA = resources.files("ramjet.lab") / "data"
 

@@ -97,6 +97,20 @@ def test_every_cause_has_its_words_and_its_remedy(tmp_path: Path, cause: str, re
     assert finding["figures"]["turns"] == 20
 
 
+@pytest.mark.parametrize("cause", ["token_pool", "unknown"])
+def test_who_does_not_know_of_snapshots_is_told_to_say_it_first(tmp_path: Path, cause: str) -> None:
+    """
+    A lost snapshot looks like lost tokens to whoever was told of tokens alone; told of both, the words are not there.
+    """
+    alone = replace(SIZED, pool_slots=None, resident_slots=None)
+    for each, is_told in ((SIZED, True), (alone, False)):
+        directory = tmp_path / str(is_told)
+        directory.mkdir()
+        finding = found(said(directory, warm() + cold(cause), each), f"cold_{cause}")
+
+        assert ("replicas.snapshot_slots" in finding["remedy"]["text"]) is not is_told
+
+
 def test_of_few_turns_nothing_is_called_bad(tmp_path: Path) -> None:
     """
     Ten of thirty were cold, and it is said; thirty turns are too little to be sure.

@@ -1,8 +1,10 @@
 """Journals of things that never happened: conversations of real text through the production router and simulated
 replicas, in virtual time, kept as `ramjet serve` would have kept them.
 
-    talks = [Talk("an agent", tokens=20_000, turns=[Says(300, think_s=20.0) for _ in range(5)])]
+    talks = [Talk(words="an agent", tokens=20_000, turns=[Says(tokens=300, think_s=20.0) for _ in range(5)])]
     records = recorded(tmp_path / "journal.db", talks, profile=GLM)
+
+What is to happen several times, under other settings, is written down once: `script = Script(talks)`.
 
 Bodies are JSON, read and hashed by the same code that serves; engines render and cut them in their own way.
 """
@@ -29,7 +31,7 @@ from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Visit
 from ramjet.journal.store import Entry, Store
 from ramjet.lab.loop import facts_of, play
-from ramjet.lab.policies import Request
+from ramjet.lab.policies import Placements, Request
 from ramjet.lab.production import SHIPPED, Routed, pools_of
 from ramjet.lab.workloads import Conversation, Run, Turn, Workload
 from ramjet.sim.engine import Engine
@@ -39,7 +41,8 @@ from ramjet.sim.tokens import Prompt, write_answer
 
 AT = 1_790_000_000.0
 """When it all began, seconds since 1970."""
-SECRET = "a test's secret"
+SALT = "nobody's"
+SAMPLE_S = 60.0
 SEED = 7
 
 
@@ -91,15 +94,24 @@ def text(words: str, tokens: int) -> str:
     return "".join(write_answer(xxhash.xxh3_64_intdigest(words.encode()), tokens))
 
 
+class Script:
+    """Conversations that are ready to be played, as often as wanted: their bodies read, hashed and cut into pages."""
+
+    def __init__(self, talks: Sequence[Talk], page_tokens: int = GLM.page_tokens) -> None:
+        self.page_tokens = page_tokens
+        self.workload, self.arrivals = _workload(talks, page_tokens)
+
+
 def recorded(
     path: Path,
-    talks: Sequence[Talk],
+    talks: Sequence[Talk] | Script,
     *,
     profile: Profile = GLM,
     replicas: int = 1,
     told: Callable[[Profile], Pools] | None = None,
     policy: Policy = SHIPPED,
     paces: Sequence[float] = (),
+    on_turn: Callable[[], object] = lambda: None,
 ) -> list[Record]:
     """Let the conversations happen and keep a journal of them.
 
@@ -111,19 +123,22 @@ def recorded(
         told: what Ramjet is told of their pools; None: what is true.
         policy: how it decides.
         paces: how much longer each takes to read.
+        on_turn: called whenever a turn has ended.
 
     Returns the records in the order of their ends.
     """
-    workload, arrivals = _workload(talks, profile.page_tokens)
+    script = talks if isinstance(talks, Script) else Script(talks, profile.page_tokens)
+    assert script.page_tokens == profile.page_tokens, "prompts are cut into the pages of the replicas"
     fleet = Fleet()
     for number in range(1, replicas + 1):
         pools = pools_of(facts_of(profile)) if told is None else told(profile)
         fleet.add(Replica(f"glm-{number}", f"http://glm-{number}", configured=pools))
-    recording = _Recording(fleet, policy, arrivals)
+    recording = _Recording(fleet, policy, script.arrivals, on_turn)
     engines = [Engine(_paced(profile, paces[number] if paces else 1.0), whole_runs=True) for number in range(replicas)]
-    play(workload, recording, engines, reports_cached=profile.reports_cached)
-    store = Store(path, SECRET, days=36_500, megabytes=10_000)
-    store.write_samples(AT, samples(recording.router, 0.0))
+    play(script.workload, recording, engines, reports_cached=profile.reports_cached)
+    store = Store(path, SALT, days=36_500, megabytes=10_000)
+    for now, those in recording.samples:
+        store.write_samples(AT + now, those)
     store.write(recording.entries)
     store.close()
     return [each.record for each in recording.entries]
@@ -136,11 +151,24 @@ def _paced(profile: Profile, pace: float) -> Profile:
 
 
 class _Recording(Routed):
-    def __init__(self, fleet: Fleet, policy: Policy, arrivals: Sequence[Sequence[tuple[Arrival, int]]]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        arrivals: Sequence[Sequence[tuple[Arrival, int]]],
+        on_turn: Callable[[], object],
+    ) -> None:
         super().__init__(fleet, policy)
         self._arrivals = arrivals
-        self.router = self._router
+        self._on_turn = on_turn
         self.entries: list[Entry] = []
+        self.samples = [(0.0, samples(self._router, 0.0))]
+        """What the replicas were, once a minute."""
+
+    def tick(self, now: float) -> Placements:
+        if now >= self.samples[-1][0] + SAMPLE_S:
+            self.samples.append((now, samples(self._router, now)))
+        return super().tick(now)
 
     def _arrival(self, request: Request) -> Arrival:
         return self._arrivals[request.conversation][request.turn - 1][0]
@@ -151,6 +179,7 @@ class _Recording(Routed):
 
     def _ended(self, request: Request, visit: Visit, record: Record) -> None:
         self.entries.append(Entry(AT + request.arrived_at, record, visit.arrival))
+        self._on_turn()
 
 
 def _workload(talks: Sequence[Talk], page_tokens: int) -> tuple[Workload, list[list[tuple[Arrival, int]]]]:
