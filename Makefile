@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report picture lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -63,6 +63,9 @@ journal: $(VENV)/.run ## what the journal costs: size, rows a second, delay (ARG
 
 report: $(VENV)/.run ## what a report on a million requests costs (ARGS="--requests 100000")
 	@$(BIN)/python benchmarks/report.py $(ARGS)
+
+picture: $(VENV)/.run ## what it costs to be watched, and to be asked (ARGS="--replicas 4 --conversations 1000")
+	@$(BIN)/python benchmarks/picture.py $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

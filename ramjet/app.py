@@ -28,6 +28,7 @@ from ramjet.journal.schema import JournalError
 from ramjet.journal.store import Store
 from ramjet.journal.writer import Journal
 from ramjet.metrics import Metrics
+from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import proxy_app, runner
 from ramjet.proxy.upstream import Upstream
@@ -82,6 +83,8 @@ async def running(
         raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
     limits = settings.limits
     router = Router(fleet_of(settings), policy_of(settings))
+    picture = Picture(router)
+    router.on_placed = picture.placed
     metrics = Metrics(router.fleet.replicas)
     metrics.registry.register(Gauges(router, time.monotonic))
     upstream = Upstream(connect_s=limits.connect_s, idle_s=limits.idle_s)
@@ -92,6 +95,7 @@ async def running(
     def record(finished: Record, arrival: Arrival | None) -> None:
         log.info("request", **finished.log_fields())
         metrics.observe(finished)
+        picture.finished(finished, time.monotonic())
         if kept is not None:
             kept.put(finished, arrival)
         if finished.confined_tokens:
@@ -109,7 +113,14 @@ async def running(
     handler = Handler(router, upstream, options_of(settings, settings.replicas, seed), record)
     health = HealthWatch(router, probing_of(settings, settings.replicas))
     control = Control(
-        settings, router=router, handler=handler, upstream=upstream, metrics=metrics, watch=health, seed=seed
+        settings,
+        router=router,
+        handler=handler,
+        upstream=upstream,
+        metrics=metrics,
+        watch=health,
+        seed=seed,
+        picture=picture,
     )
     async with contextlib.AsyncExitStack() as stack:
         if kept is not None:

@@ -32,11 +32,13 @@ class _Replica(click.ParamType[dict[str, str]]):
 
 
 _ELSEWHERE = {
+    "explain": "ramjet.console.cli:explain",
     "journal": "ramjet.journal.cli:journal",
     "lab": "ramjet.lab.cli:lab",
     "probe": "ramjet.probes.cli:probe",
     "report": "ramjet.report.cli:report",
     "sim": "ramjet.replica.cli:sim_command",
+    "top": "ramjet.console.cli:top",
 }
 """Commands that serving does not need: their modules are imported when one is asked for."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -12,8 +14,11 @@ from ramjet.admin.server import is_loopback
 from ramjet.build import options_of, policy_of, pools_of, probing_of, replica_of, thresholds_of
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.fleet import Replica
+from ramjet.core.prompt import endpoint_of
 from ramjet.core.router import Router
+from ramjet.core.working import explain
 from ramjet.metrics import Metrics
+from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import health_body
 from ramjet.proxy.upstream import Upstream
@@ -41,6 +46,7 @@ class Control:
         metrics: Metrics,
         watch: HealthWatch,
         seed: int,
+        picture: Picture | None = None,
     ) -> None:
         self.settings = settings
         self._started_with = settings
@@ -50,6 +56,8 @@ class Control:
         self._metrics = metrics
         self._watch = watch
         self._seed = seed
+        self._picture = Picture(router) if picture is None else picture
+        self._started_at = time.monotonic()
         # Where it listens does not change with a reload, whatever the new file says.
         self._on_loopback = is_loopback(settings.admin)
         self._replicas = {each.name: each for each in settings.replicas}
@@ -161,6 +169,35 @@ class Control:
     def health(self) -> tuple[int, bytes]:
         """Status and JSON body of the process' health."""
         return health_body(self._router.fleet, draining=self._handler.draining)
+
+    def parts(self) -> Iterator[tuple[str, bytes]]:
+        """What the page shows, part by part, each as JSON."""
+        status = "draining" if self._handler.draining else self._router.fleet.status
+        return self._picture.parts(time.monotonic(), self._started_at, status)
+
+    def decision(self, number: int) -> dict[str, Any]:
+        """One of the last decisions with its working.
+
+        Raises:
+            ValueError: it is no longer kept.
+        """
+        return self._picture.decision(number)
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a request that is to be explained."""
+        return self._handler.door.options.body_bytes
+
+    async def explain(self, body: bytes, path: str, given: Mapping[str, str]) -> dict[str, Any]:
+        """Where a request with this body would go now, and why; it is read as any other, and changes nothing.
+
+        Raises:
+            ValueError: there is no body.
+        """
+        if not body:
+            raise ValueError("the body must be a request's, as a client would send it")
+        arrival = await self._handler.look(given, body, endpoint_of(path), "explain")
+        return explain(self._router, arrival, time.monotonic())
 
     @property
     def asks_for_token(self) -> bool:

@@ -134,6 +134,15 @@ print(*(s.getsockname()[1] for s in held))')"
     ramjet_pid=$!
     scrape "$admin" 'ramjet_replica_up{replica="absent"} 0.0' >"$work/metrics.txt"
     promtool check metrics <"$work/metrics.txt"
+    # The page is made of files that are no Python: they must be in the package too.
+    "$python" - "$admin" <<'EOF'
+import http.client, sys
+
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=5)
+connection.request("GET", "/")
+response = connection.getresponse()
+assert response.status == 200 and b"</html>" in response.read(), "the live page is not there"
+EOF
     # A unit that offers `systemctl reload` offers it to a Ramjet that survives it.
     if grep -q '^ExecReload=.*HUP' deploy/systemd/ramjet.service; then
         kill -HUP "$ramjet_pid"
@@ -180,4 +189,4 @@ check "systemd unit" systemd_unit
 check "prometheus.yml and alerts.yml" prometheus_config
 check "alerts fire and stay quiet" alerts
 check "dashboard queries" dashboard_queries
-check "metrics of a running Ramjet" live_metrics
+check "metrics and page of a running Ramjet" live_metrics

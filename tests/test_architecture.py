@@ -17,7 +17,7 @@ from ramjet.cli import main
 ROOT = Path(ramjet.__file__).parent
 
 PURE = ("core", "engines", "sim")
-EDGES = ("proxy", "watch", "admin", "journal", "replica", "probes")
+EDGES = ("proxy", "watch", "admin", "journal", "replica", "probes", "console")
 NOT_FOR_THE_PURE = frozenset(
     (
         *(f"ramjet.{name}" for name in (*EDGES, "demo", "app", "cli", "config", "config_faults", "config_file", "metrics", "gauges", "logs", "secret")),
@@ -154,7 +154,7 @@ def test_serving_loads_neither_the_demo_nor_what_is_simulated_or_probed() -> Non
     loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout.split()
 
     assert "ramjet.app" in loaded
-    others = [f"ramjet.{name}" for name in ("demo", "replica", "probes", "report", "sim", "lab")]
+    others = [f"ramjet.{name}" for name in ("demo", "replica", "probes", "report", "sim", "lab", "console")]
     assert [each for each in loaded if any(under(each, other) for other in others)] == []
 
 
@@ -165,7 +165,7 @@ def test_commands_that_live_elsewhere_are_there() -> None:
     with click.Context(main) as context:
         found = {name: main.get_command(context, name) for name in main.list_commands(context)}
 
-    assert {"demo", "probe", "report", "serve", "sim"} <= set(found)
+    assert {"demo", "explain", "probe", "report", "serve", "sim", "top"} <= set(found)
     assert all(command is not None and command.name == name for name, command in found.items())
 
 

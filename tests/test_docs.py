@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import factorial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import click
 import httpx
@@ -26,6 +26,7 @@ from ramjet.build import fleet_of, policy_of
 from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
 from ramjet.control import ONLY_AT_START, Control
+from ramjet.core.admission import Obstacle
 from ramjet.core.causes import CAUSES
 from ramjet.core.hints import AGENT_HEADERS, SESSION_FIELDS
 from ramjet.core.policies import BalanceCost, Reading
@@ -421,7 +422,10 @@ def test_runbook_asks_for_pages_that_exist() -> None:
     ours = {(method, re.sub(r"glm-\d", "glm-1", path)) for method, server, path in asked if server == "$ADMIN"}
     others = {path for _, server, path in asked if server != "$ADMIN"}
     pages = {
-        (route.method, re.sub(r"{name}", "glm-1", route.resource.canonical).replace("{change}", change))
+        (
+            route.method,
+            route.resource.canonical.replace("{name}", "glm-1").replace("{number}", "1").replace("{change}", change),
+        )
         for route in admin_app(cast("Any", None)).router.routes()
         for change in ("drain", "enable")
         if route.resource is not None and route.method != "HEAD"
@@ -441,6 +445,18 @@ def test_admin_requests_in_the_reference_exist() -> None:
     for request in table(METRICS, "Request"):
         method, _, path = request.partition(" ")
         assert serves(method, path.replace("{name}", "glm-1")), request
+
+
+def test_requests_of_the_page_exist() -> None:
+    """
+    The same for the page's own, and every obstacle that admission can name has its row.
+    """
+    shown = page("docs/page.md")
+    asked = [request.partition(" ") for request in table(shown, "Request")]
+
+    assert len(asked) == 4
+    assert all(serves(method, path.replace("{number}", "1")) for method, _, path in asked)
+    assert sorted(table(shown, "In the way")) == sorted([*get_args(Obstacle), "warm_home_is_full"])
 
 
 def test_runbook_knows_every_outcome_and_event() -> None:

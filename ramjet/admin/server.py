@@ -1,14 +1,17 @@
-"""The operators' port: metrics, health, and the replicas, which may be changed while Ramjet serves."""
+"""The operators' port: a page, metrics, health, and the replicas, which may be changed while Ramjet serves."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+
+from ramjet.admin import page
+from ramjet.admin.events import Events
 
 
 class Operations(Protocol):
@@ -42,14 +45,33 @@ class Operations(Protocol):
     def enable(self, name: str) -> None:
         """Send a replica requests again."""
 
+    def parts(self) -> Iterator[tuple[str, bytes]]:
+        """What the page shows, part by part, each as JSON; between two of them the loop may go on."""
 
-Answer = Callable[[web.Request], Awaitable[web.Response]]
+    def decision(self, number: int) -> dict[str, Any]:
+        """One of the last decisions with its working."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a request that is to be explained."""
+
+    async def explain(self, body: bytes, path: str, given: Mapping[str, str]) -> dict[str, Any]:
+        """Where a request would go now, and why."""
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_NOT_TOLD = frozenset(("authorization", "cookie", "host", "content-length", "content-type", "connection", "origin"))
 
 
 def admin_app(operations: Operations) -> web.Application:
     """The application on the admin address; it judges nothing itself."""
-    pages = _Pages(operations)
+    pages, events = _Pages(operations), Events(operations)
     app = web.Application()
+    app.router.add_get("/", page.show)
+    app.router.add_get("/api/events", pages.guarded(events.stream))
+    app.router.add_get("/api/decisions/{number:[0-9]{1,15}}", pages.guarded(pages.decided))
+    app.router.add_post("/api/explain", pages.guarded(pages.explained))
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/health", pages.health)
     app.router.add_get("/replicas", pages.guarded(pages.listed))
@@ -91,15 +113,23 @@ class _Pages:
         (self._operations.drain if drains else self._operations.enable)(request.match_info["name"])
         return self._list()
 
+    async def decided(self, request: web.Request) -> web.Response:
+        return _json(self._operations.decision(int(request.match_info["number"])))
+
+    async def explained(self, request: web.Request) -> web.Response:
+        body = await _body(request, self._operations.most_bytes)
+        path = request.query.get("path", "/v1/chat/completions")
+        return _json(await self._operations.explain(body, path, _told(request)))
+
     def guarded(self, answer: Answer) -> Answer:
         """The page for those who show the token, its errors as an answer."""
 
-        async def check(request: web.Request) -> web.Response:
+        async def check(request: web.Request) -> web.StreamResponse:
             shown = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
             refusal = self._operations.refuses(shown)
             if refusal is not None:
                 return _json({"error": refusal}, status=401)
-            if not self._operations.asks_for_token and (_from_a_page(request) or not is_loopback(request.host)):
+            if not self._operations.asks_for_token and (_from_another_page(request) or not is_loopback(request.host)):
                 return _json({"error": "web pages may not change replicas; set admin_token, and show it"}, status=403)
             try:
                 return await answer(request)
@@ -114,9 +144,38 @@ class _Pages:
         return _json({"replicas": self._operations.replicas()}, status=status)
 
 
-def _from_a_page(request: web.Request) -> bool:
-    """Whether a browser sent it for a page: an operator's browser reaches loopback, and any page can make it ask."""
-    return "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
+def _from_another_page(request: web.Request) -> bool:
+    """Whether a browser sent it for a page that is not the one served here.
+
+    An operator's browser reaches loopback, and any page can make it ask. A browser says which page it was with everything
+    that changes something, and no page can make it lie. That the origin is what the request calls this host is not
+    enough: whoever owns a name can let it lead to loopback. So the caller looks at the name as well.
+    """
+    origin = request.headers.get("origin", f"http://{request.host}")
+    site = request.headers.get("sec-fetch-site", "none")
+    return origin.lower() != f"http://{request.host}".lower() or site not in {"none", "same-origin"}
+
+
+async def _body(request: web.Request, most_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        ValueError: it is longer than a request may be.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.content.iter_any():
+        size += len(piece)
+        if size > most_bytes:
+            raise ValueError(f"the body exceeds limits.body_bytes = {most_bytes:,} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _told(request: web.Request) -> dict[str, str]:
+    """The headers that may say whose a prompt is; the token, and what is the browser's or this connection's, is not."""
+    kept = {name.lower(): value for name, value in request.headers.items()}
+    return {name: value for name, value in kept.items() if name not in _NOT_TOLD}
 
 
 def is_loopback(address: str) -> bool:

@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ramjet.core.route import Candidate, Scored
 
@@ -63,6 +63,24 @@ class Terms:
     def costs_nothing(self, candidate: Candidate) -> bool:
         """Whether entry there is free of charge."""
         return candidate.harm_s <= self.free_upto_s(candidate.found_s)
+
+
+Obstacle = Literal["reserved", "no_room", "full", "reading", "dear"]
+"""What keeps a request out of a replica: it is kept clear for somebody who waits longer; its token pool has no room
+beside those that run; it runs as many as its snapshot pool can bear; another long read is on its way there; it would push
+out more than is free, and the allowance does not pay for that."""
+
+
+class Entry(NamedTuple):
+    """What it takes to enter a replica now."""
+
+    way: Literal["free", "paid", "held"]
+    obstacle: Obstacle | None
+    """Why it is not free; for `paid` that is `dear`."""
+    free_upto_s: float
+    """Harm up to which it is free."""
+    allowance_s: float
+    """What may be spent there."""
 
 
 @dataclass(slots=True)
@@ -115,6 +133,24 @@ class Admission(Generic[T]):
             home: where its last turn was.
         """
         return self._free(ranked, home, None)
+
+    def entry(self, candidate: Candidate, who: T | None = None) -> Entry:
+        """What it takes to enter a replica now, for one who waits, or for anybody. Changes nothing that matters."""
+        account = self._account(candidate.replica)
+        obstacle: Obstacle | None = None
+        if account.drained_for not in {None, who}:
+            obstacle = "reserved"
+        elif not candidate.fits:
+            obstacle = "no_room"
+        elif candidate.is_full:
+            obstacle = "full"
+        elif not self._may_read(candidate):
+            obstacle = "reading"
+        elif not self.terms.costs_nothing(candidate):
+            obstacle = "dear"
+        pays = obstacle == "dear" and self._can_pay(candidate, who)
+        way: Literal["free", "paid", "held"] = "free" if obstacle is None else "paid" if pays else "held"
+        return Entry(way, obstacle, self.terms.free_upto_s(candidate.found_s), account.seconds)
 
     def hold(self, who: T, home: str | None, now: float) -> None:
         """Let somebody wait."""
@@ -238,7 +274,7 @@ class Admission(Generic[T]):
         """What must be in the allowance of a replica for an entry there."""
         return min(candidate.harm_s, self.terms.enough_s, self.terms.most_allowance_s)
 
-    def _can_pay(self, candidate: Candidate, who: T) -> bool:
+    def _can_pay(self, candidate: Candidate, who: T | None) -> bool:
         account = self._account(candidate.replica)
         enough = account.seconds >= self._entry_s(candidate)
         return enough and account.reserved_for in {None, who}

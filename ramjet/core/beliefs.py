@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -305,6 +307,19 @@ class Belief:
         if self._losses.concern(owner, outlook.path):
             return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots, most_s)
         return harm_s
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What others would lose is worked out anew inside, as things stand, and is not used again."""
+        kept = None if self._losses_of is None else self._losses
+        of, at = self._losses_of, self._losses_at
+        self._losses_of = None
+        try:
+            yield
+        finally:
+            self._losses_of, self._losses_at = of, at
+            if kept is not None:
+                self._losses = kept
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""

@@ -266,6 +266,12 @@ class Conversations:
         self._seen(conversation, now)
         return turn
 
+    def imagine(self, blocks: Blocks, head: int, sighting: Sighting) -> Turn:
+        """The turn that `admit` would begin. Changes nothing: a new conversation is known to nobody."""
+        conversation = sighting.conversation or _begin(blocks, head, sighting)
+        owner_before = None if sighting.match.node is None else sighting.match.node.owner
+        return Turn(conversation, blocks, sighting.match.depth, owner_before, replace(conversation, latest=None))
+
     def settle(self, conversation: Conversation, replica: str | None) -> None:
         """Make a replica the home of a living conversation."""
         if conversation.home is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -96,6 +97,15 @@ class Replica:
         was_first = next(iter(self.queue), None) is who
         if self.queue.pop(who, None) is not None and was_first:
             self._reading_since = now
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What is found to be read inside is not, once it is left."""
+        queue, since = self.queue.copy(), self._reading_since
+        try:
+            yield
+        finally:
+            self.queue, self._reading_since = queue, since
 
     def probed(self, now: float, *, error: str | None, refused: bool = False) -> bool:
         """Take in one probe, or one request that failed to connect; True when `state` changed.

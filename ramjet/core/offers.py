@@ -6,6 +6,7 @@ Looking changes nothing that anybody decides by; whoever wants a place has to bo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from ramjet.core.beliefs import Belief, Outlook
@@ -49,6 +50,18 @@ class Offers:
         self._conversations = conversations
         self._returns = returns
         self._standings: dict[str, tuple[tuple[float, int, int], tuple[float, int, float]]] = {}
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Looks inside leave nothing behind: neither what they work out, nor what they find to be read by now."""
+        standings = self._standings
+        self._standings = {}
+        with ExitStack() as stack:
+            stack.callback(setattr, self, "_standings", standings)
+            for replica in self.fleet:
+                stack.enter_context(replica.unchanged())
+                stack.enter_context(self._beliefs[replica.name].unchanged())
+            yield
 
     def able(self, visit: Visit) -> list[Replica]:
         """The replicas that can serve a request and have not been tried."""

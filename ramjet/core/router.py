@@ -22,7 +22,7 @@ from ramjet.core.admission import Admission
 from ramjet.core.beliefs import Belief, TokenRatios
 from ramjet.core.cache import Blocks, Match, PrefixCache
 from ramjet.core.causes import Clues, Evictions
-from ramjet.core.conversations import Conversation, Conversations, Turn
+from ramjet.core.conversations import Conversation, Conversations, Sighting, Turn
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.offers import Offers
@@ -52,6 +52,8 @@ class Router:
         self.returns = Returns()
         self.offers = Offers(fleet, policy, self.beliefs, self.conversations, self.returns)
         self.admission: Admission[Visit] = Admission(policy.terms)
+        self.on_placed: Callable[[Visit, float], None] | None = None
+        """Told of every request that has just been booked at a replica, and when."""
         self._freed: set[str] = set()
         """Replicas where a place may have become free since the held were last looked at."""
         self._used_since = -math.inf
@@ -63,42 +65,32 @@ class Router:
     def arrive(self, arrival: Arrival, now: float) -> Visit:
         """Recognise the conversation and take the request in as its next turn."""
         self._tidy(now)
-        known_prompt = arrival.fingerprint
-        if known_prompt is None or not known_prompt.usable.hashes:
-            return Visit(arrival, now, int(arrival.body_bytes / TokenRatios.DEFAULT))
-        chain = known_prompt.identity
-        ratio = self.ratios.bytes_per_token(arrival.model)
-        # Recognising needs no lengths in tokens, and the conversation is what tells them best.
-        sighting = self.conversations.recognise(
-            Blocks(chain.hashes, chain.ends), chain.head, preamble=chain.preamble, hint=arrival.hint
-        )
-        known, back = sighting.conversation or sighting.parent, sighting.returning
+        visit, sighting = self._recognise(arrival, now)
+        if sighting is None or visit.identity is None or arrival.fingerprint is None:
+            return visit
+        back = sighting.returning
         if back is not None and not back.running:
             idle_s = now - back.seen_at
             self.returns.came_back(idle_s, given_up=idle_s > self.policy.living_s)
-        tokens = _scale(known, ratio)
-        usable = _in_tokens(known_prompt.usable, tokens)
-        identity = usable if chain is known_prompt.usable else _in_tokens(chain, tokens)
-        prompt_tokens = max(1, *tokens([known_prompt.usable.size_bytes]))
-        shared = self.conversations.sharing(identity, sighting)
-        left_inside = _ends_inside(sighting.match)
-        turn = self.conversations.admit(identity, chain.head, sighting, now)
-        turn.conversation.mark = None if usable is identity else _mark(usable)
-        self.conversations.measure(turn.conversation, prompt_tokens)
-        return Visit(
-            arrival,
-            now,
-            prompt_tokens,
-            usable=usable,
-            identity=identity,
-            turn=turn,
-            number=turn.conversation.turn,
-            left_inside=left_inside and not 0 < turn.before.depth <= turn.known_depth,
-            in_parallel=(back is None and sighting.parent is not None) or turn.conversation.running > 1,
-            cuts=tokens(arrival.cuts),
-            shared=shared,
-            shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
-        )
+        visit.turn = turn = self.conversations.admit(visit.identity, arrival.fingerprint.identity.head, sighting, now)
+        turn.conversation.mark = None if visit.usable is None or visit.usable is visit.identity else _mark(visit.usable)
+        self.conversations.measure(turn.conversation, visit.prompt_tokens)
+        visit.number = turn.conversation.turn
+        return visit
+
+    def preview(self, arrival: Arrival, now: float) -> Visit:
+        """What `arrive` and `place` would make of a request now: a visit with its decision, in nobody's books.
+
+        Changes nothing: whoever comes next is placed as if nobody had asked. The decision is before admission, which
+        `Admission.choose` asks for; it is None where no replica could serve the request.
+        """
+        with self.offers.unchanged():
+            visit, sighting = self._recognise(arrival, now)
+            if sighting is not None and visit.identity is not None and arrival.fingerprint is not None:
+                visit.turn = self.conversations.imagine(visit.identity, arrival.fingerprint.identity.head, sighting)
+                visit.number = visit.turn.before.turn + 1
+            visit.decision = self._decide(visit, now)
+        return visit
 
     def place(self, visit: Visit, now: float) -> Lease | None:
         """Choose a replica and book the request there.
@@ -117,6 +109,7 @@ class Router:
         if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
             chosen = self.admission.choose(decision.ranked, self._home(visit))
             if chosen is None and self.policy.terms.mode == "enforce":
+                visit.looked = decision
                 self._hold(visit, now)
                 return None
             visit.would_hold = chosen is None
@@ -136,7 +129,7 @@ class Router:
         entered: list[Visit] = []
 
         def rank(visit: Visit) -> Sequence[Scored]:
-            decision = self._decide(visit, now)
+            decision = visit.looked = self._decide(visit, now)
             return () if decision is None else decision.ranked
 
         def enter(visit: Visit, chosen: Scored) -> None:
@@ -292,6 +285,38 @@ class Router:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _recognise(self, arrival: Arrival, now: float) -> tuple[Visit, Sighting | None]:
+        """A request as it will be, but for its turn, and what is known of its prompt; None without one. Changes nothing."""
+        known_prompt = arrival.fingerprint
+        if known_prompt is None or not known_prompt.usable.hashes:
+            return Visit(arrival, now, int(arrival.body_bytes / TokenRatios.DEFAULT)), None
+        chain = known_prompt.identity
+        ratio = self.ratios.bytes_per_token(arrival.model)
+        # Recognising needs no lengths in tokens, and the conversation is what tells them best.
+        sighting = self.conversations.recognise(
+            Blocks(chain.hashes, chain.ends), chain.head, preamble=chain.preamble, hint=arrival.hint
+        )
+        known = sighting.conversation
+        tokens = _scale(known or sighting.parent, ratio)
+        usable = _in_tokens(known_prompt.usable, tokens)
+        identity = usable if chain is known_prompt.usable else _in_tokens(chain, tokens)
+        shared = self.conversations.sharing(identity, sighting)
+        ended_before = known is not None and 0 < known.depth <= sighting.match.depth
+        visit = Visit(
+            arrival,
+            now,
+            max(1, *tokens([known_prompt.usable.size_bytes])),
+            usable=usable,
+            identity=identity,
+            left_inside=_ends_inside(sighting.match) and not ended_before,
+            in_parallel=(sighting.returning is None and sighting.parent is not None)
+            or (known is not None and known.running > 0),
+            cuts=tokens(arrival.cuts),
+            shared=shared,
+            shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
+        )
+        return visit, sighting
+
     def _decide(self, visit: Visit, now: float, *, counts_all: bool = True) -> Decision | None:
         """Rank all replicas that can serve a request; None where there is none."""
         able = self.offers.able(visit)
@@ -409,6 +434,8 @@ class Router:
             lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
             self.conversations.settle(visit.turn.conversation, replica.name)
             visit.turn.conversation.life = belief.life
+        if self.on_placed is not None:
+            self.on_placed(visit, now)
         return lease
 
     def _clues(self, visit: Visit, replica: str, usable: Blocks, turn: Turn) -> Clues | None:

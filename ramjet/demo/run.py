@@ -33,6 +33,7 @@ Ramjet is in front of {count} simulated replicas. Try:
   python -c 'from openai import OpenAI; c = OpenAI(base_url="{url}/v1", api_key="none"); \\
     print(c.chat.completions.create(model="demo", messages=[{{"role": "user", "content": "hello"}}]).usage)'
 
+  {admin}/                                       the live page: who lives where, and why
   curl -s {admin}/metrics | grep ^ramjet_        what Prometheus scrapes
   curl -s {url}/health                         the replicas' state
   ramjet demo --traffic                                agent conversations and a live table

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
@@ -204,34 +204,49 @@ class Handler:
                 waiting.set_result(None)
 
     async def _arrival(self, exchange: Exchange) -> Arrival:
-        """Read the prompt and its fingerprint, off the loop where that takes milliseconds."""
+        """Read the prompt and its fingerprint."""
         request, body = exchange.request, exchange.body or b""
+        exchange.prompt, arrival = await self._read(request.headers, body, exchange.endpoint, exchange.request_id)
+        return arrival
+
+    async def look(self, given: Mapping[str, str], body: bytes, endpoint: str, request_id: str) -> Arrival:
+        """A request as the router would see it, which nobody has sent.
+
+        Args:
+            given: its headers, by names in lower case.
+            body: as a client would send it.
+            endpoint: the one that it would come for.
+            request_id: what to call it.
+        """
+        return (await self._read(given, body, endpoint, request_id))[1]
+
+    async def _read(
+        self, given: Mapping[str, str], body: bytes, endpoint: str, request_id: str
+    ) -> tuple[Prompt | None, Arrival]:
+        """Read a prompt and its fingerprint, off the loop where that takes milliseconds."""
         prompt: Prompt | None = None
         known: Fingerprint | None = None
         places: Sequence[int] = ()
         # What is compressed, or says that it is no JSON, is the engine's to read.
-        is_plain = request.headers.get("content-encoding", "identity").strip().lower() in {"", "identity"}
-        if body and is_plain and "json" in request.headers.get("content-type", "json"):
+        is_plain = given.get("content-encoding", "identity").strip().lower() in {"", "identity"}
+        if body and is_plain and "json" in given.get("content-type", "json"):
             try:
                 if len(body) > _THREAD_BYTES:
                     loop = asyncio.get_running_loop()
-                    prompt, known, places = await loop.run_in_executor(
-                        self._reader, self._look, body, exchange.endpoint
-                    )
+                    prompt, known, places = await loop.run_in_executor(self._reader, self._look, body, endpoint)
                 else:
-                    prompt, known, places = self._look(body, exchange.endpoint)
+                    prompt, known, places = self._look(body, endpoint)
             except Unreadable as reason:
-                log.debug("prompt_unreadable", request_id=exchange.request_id, reason=str(reason))
-        exchange.prompt = prompt
-        return Arrival(
-            request_id=exchange.request_id,
-            endpoint=exchange.endpoint,
+                log.debug("prompt_unreadable", request_id=request_id, reason=str(reason))
+        return prompt, Arrival(
+            request_id=request_id,
+            endpoint=endpoint,
             body_bytes=len(body),
             stream=prompt.stream if prompt is not None else False,
             model=prompt.model[:_MOST_NAME] if prompt is not None and prompt.model is not None else None,
             fingerprint=known,
-            hint=self._hint(request, prompt),
-            probe=headers.PROBE in request.headers,
+            hint=self._hint(given, prompt),
+            probe=headers.PROBE in given,
             cuts=places,
         )
 
@@ -240,11 +255,11 @@ class Handler:
         places = () if self._router.policy.slice_s is None else cuts(prompt, endpoint)
         return prompt, fingerprint(prompt, self._options.seed), places
 
-    def _hint(self, request: web.Request, prompt: Prompt | None) -> hints.Hint | None:
+    def _hint(self, given: Mapping[str, str], prompt: Prompt | None) -> hints.Hint | None:
         """What the client says of whose the prompt is: without a prompt it would stand alone."""
         if prompt is None or not self._options.hints:
             return None
-        said = hints.in_headers(request.headers, self._options.hint_header) or prompt.said
+        said = hints.in_headers(given, self._options.hint_header) or prompt.said
         return None if said is None else hints.hashed(said, self._options.seed)
 
     # -- one replica ------------------------------------------------------------------------------------------------
