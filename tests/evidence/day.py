@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
@@ -111,8 +112,7 @@ class Words:
         """What the client sends: as many tokens as in the trace, and the same in common with other prompts."""
         self._ends = [each for each in self._ends if each < turn.keep]
         self._ends += sorted({min(turn.keep, len(blocks)), len(blocks)} - {0})
-        starts = [0, *self._ends[:-1]]
-        said = ["".join(map(_text, blocks[start:end])) for start, end in zip(starts, self._ends, strict=True)]
+        said = ["".join(map(_text, blocks[start:end])) for start, end in pairwise([0, *self._ends])]
         rest = max(4, TOKEN_CHARACTERS * (turn.prompt_tokens - BLOCK_TOKENS * len(blocks)))
         said.append(_noise(f"{blocks[-1] if len(blocks) else 0} {turn.prompt_tokens}", rest))
         roles = ("system", *(("user", "assistant")[number % 2] for number in range(len(said))))
