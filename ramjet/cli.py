@@ -35,6 +35,7 @@ _ELSEWHERE = {
     "explain": "ramjet.console.cli:explain",
     "journal": "ramjet.journal.cli:journal",
     "lab": "ramjet.lab.cli:lab",
+    "plan": "ramjet.plan.cli:plan_command",
     "probe": "ramjet.probes.cli:probe",
     "report": "ramjet.report.cli:report",
     "sim": "ramjet.replica.cli:sim_command",

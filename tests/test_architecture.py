@@ -28,7 +28,16 @@ NOT_FOR_THE_PURE = frozenset(
 """Edges, and whatever opens, waits, draws lots or looks at a clock."""
 
 WIRING = frozenset(
-    ("ramjet.app", "ramjet.build", "ramjet.cli", "ramjet.control", "ramjet.demo.run", "ramjet.report.cli")
+    (
+        "ramjet.app",
+        "ramjet.build",
+        "ramjet.cli",
+        "ramjet.control",
+        "ramjet.demo.run",
+        "ramjet.plan.cli",
+        "ramjet.plan.source",
+        "ramjet.report.cli",
+    )
 )
 """Where parts are put together."""
 
@@ -154,7 +163,7 @@ def test_serving_loads_neither_the_demo_nor_what_is_simulated_or_probed() -> Non
     loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout.split()
 
     assert "ramjet.app" in loaded
-    others = [f"ramjet.{name}" for name in ("demo", "replica", "probes", "report", "sim", "lab", "console")]
+    others = [f"ramjet.{name}" for name in ("demo", "replica", "plan", "probes", "report", "sim", "lab", "console")]
     assert [each for each in loaded if any(under(each, other) for other in others)] == []
 
 
@@ -165,7 +174,7 @@ def test_commands_that_live_elsewhere_are_there() -> None:
     with click.Context(main) as context:
         found = {name: main.get_command(context, name) for name in main.list_commands(context)}
 
-    assert {"demo", "explain", "probe", "report", "serve", "sim", "top"} <= set(found)
+    assert {"demo", "explain", "plan", "probe", "report", "serve", "sim", "top"} <= set(found)
     assert all(command is not None and command.name == name for name, command in found.items())
 
 

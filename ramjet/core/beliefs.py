@@ -28,6 +28,9 @@ KNOWN_S = 5.0
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
 
+_NEVER = (-1, 1.0)
+"""No version of what a replica holds, at no pace."""
+
 _FAR = 128
 """What has more runs before it than this is not about to be pushed out."""
 
@@ -89,7 +92,7 @@ class Belief:
         self._outlooks_of = 0
         # What would go first; for which version and pace, and when, that was worked out.
         self._losses: Losses
-        self._losses_of = -1, 1.0
+        self._losses_of = _NEVER
         self._losses_at = -math.inf
 
     @property
@@ -311,9 +314,9 @@ class Belief:
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """What others would lose is worked out anew inside, as things stand, and is not used again."""
-        kept = None if self._losses_of is None else self._losses
+        kept = None if self._losses_of == _NEVER else self._losses
         of, at = self._losses_of, self._losses_at
-        self._losses_of = None
+        self._losses_of = _NEVER
         try:
             yield
         finally:

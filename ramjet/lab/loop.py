@@ -17,12 +17,15 @@ from typing import Literal, Protocol
 from ramjet.core.cache import Blocks, Hit, PrefixCache, Seat, SlotSpec
 from ramjet.core.record import WARM_RATIO
 from ramjet.lab.policies import Factory, Infinite, Policy, ReplicaFacts, Request
-from ramjet.lab.workloads import BLOCK_TOKENS, Run, Turn, Workload
+from ramjet.lab.workloads import Run, Turn, Workload
 from ramjet.sim.engine import Engine, Event, Job
 from ramjet.sim.profile import Profile
 
 STUCK_S = 4 * 3_600.0
 """When nothing has gone on for so long, nothing will: the policy holds what it never lets go."""
+
+QUIET_S = 60.0
+"""What lasts so long without anybody being there is a pause."""
 
 
 class Server(Protocol):
@@ -62,7 +65,7 @@ class Ideal:
         self._cache.insert(job.blocks, now)
         cached = job.blocks.tokens(depth)
         job.seat = Seat(job.blocks, job.prompt_tokens, Hit(depth, cached, cached), job.prompt_tokens, cached, 0)
-        job.first_at = now + self._timing.overhead_s + self._timing.read_s(cached, job.prompt_tokens)
+        job.first_at = now + self._timing.before_s(job.prompt_tokens) + self._timing.read_s(cached, job.prompt_tokens)
         job.ended_at = job.first_at + (job.answer_tokens - 1) * self._timing.steps_s(1)
         heapq.heappush(self._events, (job.first_at, next(self._numbers), "first", job))
         heapq.heappush(self._events, (job.ended_at, next(self._numbers), "end", job))
@@ -189,10 +192,16 @@ class _Play:
             else:
                 assert tick_s is not None
                 self._place(self._policy.tick(now), now)
-                self._push(now + tick_s, "tick", 0)
-                if now > self._went_on_at + STUCK_S and not self._by_job:
+                self._push(now + tick_s * self._ticks(now, tick_s), "tick", 0)
+                if now > self._went_on_at + STUCK_S and self._turns and not self._by_job:
                     raise RuntimeError(f"the policy has held {len(self._turns)} requests for {STUCK_S:,.0f} s")
         return self._requests
+
+    def _ticks(self, now: float, tick_s: float) -> int:
+        """How many ticks on the next one is: nobody needs those of a night in which nobody comes."""
+        if self._turns or not self._heap or (quiet_s := self._heap[0][0] - now) < QUIET_S:
+            return 1
+        return int(quiet_s / tick_s)
 
     def _push(self, at: float, kind: Literal["come", "go", "wake", "tick"], index: int) -> None:
         heapq.heappush(self._heap, (at, next(self._numbers), kind, index))
@@ -304,7 +313,8 @@ class _Clients:
         most = max(
             (each.prompt_tokens + each.answer_tokens for c in workload.conversations for each in c.turns), default=0
         )
-        self._ends = array("I", range(BLOCK_TOKENS, most + BLOCK_TOKENS + 1, BLOCK_TOKENS))
+        block = workload.block_tokens
+        self._ends = array("I", range(block, most + block + 1, block))
         self._next = [0] * len(self._conversations)
         self._prompts: dict[int, array[int]] = {}
         """Hashes of the last prompt of the conversations that are not over."""

@@ -16,6 +16,7 @@ from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, Policy, PrefillCost, QueueCost, SpreadLongRule
 from ramjet.core.pools import Pools
+from ramjet.core.record import Record
 from ramjet.core.route import Cost
 from ramjet.core.router import Router
 from ramjet.core.usage import Usage
@@ -41,10 +42,113 @@ def pools_of(facts: ReplicaFacts) -> Pools:
     )
 
 
-class Production:
-    """`core.router` as a policy."""
+def in_bytes(request: Request) -> tuple[array[int], int]:
+    """Where each block of a prompt ends in bytes, and how long it is in all, if all tokens are of one length."""
+    ends = array("Q", (BYTES_PER_TOKEN * end for end in request.blocks.ends))
+    return ends, BYTES_PER_TOKEN * request.prompt_tokens
+
+
+def arrival_of(request: Request, heads: dict[int, int], in_bytes_: tuple[array[int], int] | None = None) -> Arrival:
+    """A request whose prompt is blocks and nothing else, as the edge would hand it in.
+
+    Args:
+        request: what a client sends.
+        heads: where each conversation's first user message ends, in blocks: messages say so on the wire, and here the
+            first prompt does. It is added to.
+        in_bytes_: where the blocks end in bytes, and the prompt; None: four to a token.
+    """
+    head = heads.setdefault(request.conversation, len(request.blocks))
+    ends, size_bytes = in_bytes(request) if in_bytes_ is None else in_bytes_
+    chain = Chain(request.blocks.hashes, ends, min(head, len(ends)), size_bytes)
+    return Arrival(
+        request_id=str(request.number),
+        endpoint="chat",
+        body_bytes=chain.size_bytes,
+        stream=True,
+        fingerprint=Fingerprint(chain, chain),
+        # Where messages end, nobody says here: it may be cut at any block.
+        cuts=ends[:-1],
+    )
+
+
+class Routed:
+    """`core.router` as a policy, for a fleet; who derives from it says what a request looks like when it arrives."""
 
     tick_s: float | None = 1.0
+
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+        """
+        Args:
+            fleet: in the order of the loop's replicas.
+            policy: how it decides.
+        """
+        self._router = Router(fleet, policy)
+        self._places = {each.name: place for place, each in enumerate(fleet)}
+        self._visits: dict[Request, Visit] = {}
+        self._requests: dict[Visit, Request] = {}
+
+    def _arrival(self, request: Request) -> Arrival:
+        """The request as the edge would hand it in."""
+        raise NotImplementedError
+
+    def _ended(self, request: Request, visit: Visit, record: Record) -> None:
+        """What became of it, for those who want to know."""
+
+    def arrive(self, request: Request, now: float) -> int | None:
+        """Place it, or hold it."""
+        visit = self._router.arrive(self._arrival(request), now)
+        self._visits[request], self._requests[visit] = visit, request
+        return None if self._router.place(visit, now) is None else self._go(visit)
+
+    def _go(self, visit: Visit) -> int:
+        """It goes: the index of its replica."""
+        request, lease = self._requests[visit], visit.lease
+        assert lease is not None
+        if lease.starts:
+            request.starts = self._depths(request, visit)
+        return self._places[lease.replica.name]
+
+    def _depths(self, request: Request, visit: Visit) -> list[int]:  # noqa: ARG002 - whose blocks are others needs it
+        """Blocks of the starts of its prompt."""
+        assert visit.lease is not None
+        return [start.cut + 1 for start in visit.lease.starts]
+
+    def start_read(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """A start of its prompt has been read."""
+        usage = Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+        self._router.start_read(self._visits[request], now, usage)
+
+    def first_token(self, request: Request, now: float) -> Placements:
+        """Its prompt has been read; of an answer that is no stream nobody sees that."""
+        visit = self._visits[request]
+        if not visit.arrival.stream:
+            return []
+        self._router.first_token(visit, now)
+        return self._admit(now, quick=True)
+
+    def finish(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> Placements:
+        """It has been answered."""
+        visit = self._visits.pop(request)
+        del self._requests[visit]
+        usage = self._usage(request, prompt_tokens, cached_tokens)
+        self._ended(request, visit, self._router.finish(visit, now, outcome="ok", status=200, usage=usage))
+        return self._admit(now, quick=True)
+
+    def _usage(self, request: Request, prompt_tokens: int, cached_tokens: int | None) -> Usage:  # noqa: ARG002
+        """What the engine reports."""
+        return Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+
+    def tick(self, now: float) -> Placements:
+        """Let in who may enter now."""
+        return self._admit(now)
+
+    def _admit(self, now: float, *, quick: bool = False) -> Placements:
+        entered = self._router.admit(now, quick=quick)
+        return [(self._requests[visit], self._go(visit)) for visit in entered]
+
+
+class Production(Routed):
+    """The same for replicas of which the laboratory tells the facts, and prompts that are blocks and nothing else."""
 
     def __init__(
         self,
@@ -64,67 +168,15 @@ class Production:
         fleet = Fleet()
         for number, each in enumerate(facts):
             fleet.add(Replica(str(number), f"http://{seed}.{number}", configured=told(each)))
-        self._router = Router(fleet, policy)
-        self._visits: dict[Request, Visit] = {}
-        self._requests: dict[Visit, Request] = {}
-        # Where the first user message ends: messages say so on the wire, and here a conversation's first prompt does.
+        super().__init__(fleet, policy)
         self._heads: dict[int, int] = {}
 
-    def arrive(self, request: Request, now: float) -> int | None:
-        """Place it, or hold it."""
-        head = self._heads.setdefault(request.conversation, len(request.blocks))
-        ends, size_bytes = self._in_bytes(request)
-        chain = Chain(request.blocks.hashes, ends, min(head, len(ends)), size_bytes)
-        arrival = Arrival(
-            request_id=str(request.number),
-            endpoint="chat",
-            body_bytes=chain.size_bytes,
-            stream=True,
-            fingerprint=Fingerprint(chain, chain),
-            # Where messages end, nobody says here: it may be cut at any block.
-            cuts=ends[:-1],
-        )
-        visit = self._router.arrive(arrival, now)
-        self._visits[request], self._requests[visit] = visit, request
-        return None if self._router.place(visit, now) is None else self._go(visit)
-
-    def _go(self, visit: Visit) -> int:
-        """It goes: the index of its replica."""
-        request, lease = self._requests[visit], visit.lease
-        assert lease is not None
-        request.starts = [start.cut + 1 for start in lease.starts]
-        return int(lease.replica.name)
-
-    def start_read(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> None:
-        """A start of its prompt has been read."""
-        usage = Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
-        self._router.start_read(self._visits[request], now, usage)
-
-    def first_token(self, request: Request, now: float) -> Placements:
-        """Its prompt has been read."""
-        self._router.first_token(self._visits[request], now)
-        return self._admit(now, quick=True)
-
-    def finish(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> Placements:
-        """It has been answered."""
-        visit = self._visits.pop(request)
-        del self._requests[visit]
-        usage = Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
-        self._router.finish(visit, now, outcome="ok", status=200, usage=usage)
-        return self._admit(now, quick=True)
-
-    def tick(self, now: float) -> Placements:
-        """Let in who may enter now."""
-        return self._admit(now)
+    def _arrival(self, request: Request) -> Arrival:
+        return arrival_of(request, self._heads, self._in_bytes(request))
 
     def _in_bytes(self, request: Request) -> tuple[array[int], int]:
         """Where each block of a prompt ends in bytes, and how long it is in all."""
-        ends = array("Q", (BYTES_PER_TOKEN * end for end in request.blocks.ends))
-        return ends, BYTES_PER_TOKEN * request.prompt_tokens
-
-    def _admit(self, now: float, *, quick: bool = False) -> Placements:
-        entered = self._router.admit(now, quick=quick)
-        return [(self._requests[visit], self._go(visit)) for visit in entered]
+        return in_bytes(request)
 
 
 def without_facts(facts: list[ReplicaFacts], seed: int) -> Production:

@@ -71,6 +71,7 @@ class Workload:
     conversations: Sequence[Conversation]
     hashes: array[int]
     """The 64-bit hash of each block number."""
+    block_tokens: int = BLOCK_TOKENS
 
     @property
     def turns(self) -> int:
@@ -83,13 +84,14 @@ class Workload:
         return max(turn.prompt_tokens + turn.answer_tokens for each in self.conversations for turn in each.turns)
 
 
-class _Ids:
+class Ids:
     """Block numbers nobody has used."""
 
     def __init__(self) -> None:
         self.used = 0
 
     def new(self, count: int) -> Run:
+        """So many of them."""
         first = self.used
         self.used += count
         return first, count
@@ -101,7 +103,7 @@ class _Ids:
 class _Prompt:
     """A prompt from turn to turn: what came before, its answer, and what the client adds."""
 
-    def __init__(self, ids: _Ids, shared: Sequence[Run], own_tokens: int) -> None:
+    def __init__(self, ids: Ids, shared: Sequence[Run], own_tokens: int) -> None:
         self._ids = ids
         self._blocks = sum(count for _, count in shared)
         self._added = [*shared]
@@ -149,7 +151,7 @@ class _Fleet:
     growth_log: float = 6.9
     """Logarithm of the median growth in tokens: 6.9 is 992."""
 
-    def __call__(self, rng: Random, ids: _Ids) -> list[Conversation]:
+    def __call__(self, rng: Random, ids: Ids) -> list[Conversation]:
         apps = [ids.new(rng.choice([8000, 17000, 20000]) // BLOCK_TOKENS) for _ in range(self.apps)]
         long = set(rng.sample(range(self.agents), round(self.agents * self.long_share)))
         conversations = []
@@ -167,7 +169,7 @@ class _Fleet:
         return conversations
 
 
-def _pair(rng: Random, ids: _Ids) -> list[Conversation]:
+def _pair(rng: Random, ids: Ids) -> list[Conversation]:
     """The seed's pair: two conversations of 290,000 tokens, and six ordinary ones."""
     ids.new(17_000 // BLOCK_TOKENS)  # a system prompt in the study's draws that nobody came to use
     conversations = []
@@ -194,7 +196,7 @@ class _Swarm:
     RAMP_S = 60
     COMPACTION_TOKENS = 110_000
 
-    def __init__(self, rng: Random, ids: _Ids) -> None:
+    def __init__(self, rng: Random, ids: Ids) -> None:
         self._rng = rng
         self._ids = ids
         self._harnesses = [ids.new(int(18000 * factor) // BLOCK_TOKENS) for factor in (0.7, 1.0, 1.3)]
@@ -304,7 +306,7 @@ class _ClaudeCode:
     most_think_s: float = 600.0
     least_turns: int = 8
 
-    def __call__(self, rng: Random, ids: _Ids) -> list[Conversation]:
+    def __call__(self, rng: Random, ids: Ids) -> list[Conversation]:
         sessions: list[dict[int, _Agent]] = []
         for line in _lines("claude-code-agentic"):
             if "conv" in line:
@@ -390,7 +392,7 @@ class _SharedHeads:
     SMALL_TOKENS = 64
     EACH = BLOCK_TOKENS // SMALL_TOKENS
 
-    def __init__(self, ids: _Ids) -> None:
+    def __init__(self, ids: Ids) -> None:
         self.ids = ids
         self._heads: dict[tuple[tuple[int, int], int], int] = {}
         self._own: dict[int, int] = {}
@@ -434,7 +436,7 @@ class _Mooncake:
     window_s: float | None = None
     """A part of so long that begins anywhere in the first 2,400 s; None: all of it, and the seed changes nothing."""
 
-    def __call__(self, rng: Random, ids: _Ids) -> list[Conversation]:
+    def __call__(self, rng: Random, ids: Ids) -> list[Conversation]:
         begin_s = 0 if self.window_s is None else rng.randrange(0, 2400)
         end_s = math.inf if self.window_s is None else begin_s + self.window_s
         halves: dict[int, int] = {}
@@ -458,7 +460,7 @@ class _Mooncake:
         return conversations
 
 
-def _lmcache(rng: Random, ids: _Ids) -> list[Conversation]:
+def _lmcache(rng: Random, ids: Ids) -> list[Conversation]:
     """Three kinds of agents that begin within a minute. A token is taken for four characters, a block for 1,024.
 
     The trace has no service times: what an answer took there is taken for 0.6 s and 50 tokens a second, as in W6, and
@@ -535,7 +537,7 @@ class Recipe:
     about: str
     replicas: int
     profile: Profile
-    make: Callable[[Random, _Ids], list[Conversation]]
+    make: Callable[[Random, Ids], list[Conversation]]
 
 
 _ALL = (
@@ -642,8 +644,12 @@ REPLICAS = {name: paged(profile) for name, profile in PROFILES.items()}
 @lru_cache(maxsize=2)
 def build(name: str, seed: int) -> Workload:
     """A workload by name. Equal seeds give equal conversations, and those of the study."""
-    ids = _Ids()
+    ids = Ids()
     conversations = WORKLOADS[name].make(Random(seed * 1000 + sum(map(ord, name))), ids)
-    # An odd multiplier spreads numbers over 64 bits and keeps them apart (Fibonacci hashing).
-    hashes = array("Q", ((number + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 for number in range(ids.used)))
-    return Workload(name, conversations, hashes)
+    return Workload(name, conversations, hashes_of(ids.used))
+
+
+def hashes_of(blocks: int) -> array[int]:
+    """The hashes of so many block numbers: an odd multiplier spreads them over 64 bits and keeps them apart (Fibonacci
+    hashing)."""
+    return array("Q", ((number + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 for number in range(blocks)))

@@ -7,7 +7,7 @@ that reading leaves them.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -162,8 +162,8 @@ class Engine:
                 f"The input ({job.prompt_tokens} tokens) and its answer ({job.answer_tokens}) are longer than "
                 f"the longest request that fits ({most} tokens)"
             )
-        job.arrived_at, job.queued_at = now, now + self.profile.timing.overhead_s
-        self._arriving.append(job)
+        job.arrived_at, job.queued_at = now, now + self.profile.timing.before_s(job.prompt_tokens)
+        insort(self._arriving, job, key=lambda each: each.queued_at)
         self._cut_run(now, job.queued_at)
 
     def abort(self, job: Job, now: float) -> None:

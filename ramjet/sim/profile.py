@@ -23,6 +23,9 @@ class Timing:
 
     overhead_s: float = 0.15
     """From arrival to the scheduler's queue: HTTP, template, tokenizer; others are not held up by it."""
+    overhead_token_s: float = 0.0
+    """And for each token of the prompt, cached or not: a long body has to be sent, parsed and cut into tokens. The seed's
+    figures do not ask for it."""
     read_token_s: float = 0.1585e-3
     """Reading from token m to n takes this times n - m..."""
     read_squared_s: float = 7.4e-11
@@ -37,6 +40,10 @@ class Timing:
     """To bring a prefix back from the host: 0.40 to 0.45 s in all, where it is 0.15 to 0.30 from the device (seed)..."""
     restore_token_s: float = 1e-6
     """...and for each token of it: 7,260 bytes of KV over PCIe at a few GB/s."""
+
+    def before_s(self, prompt_tokens: int) -> float:
+        """Seconds before a prompt of so many tokens is in the queue."""
+        return self.overhead_s + self.overhead_token_s * prompt_tokens
 
     def read_s(self, start: int, end: int) -> float:
         """Seconds to read tokens `start` to `end` of a prompt when those before are there."""

@@ -293,3 +293,31 @@ def test_who_comes_meanwhile_is_read_between_two_starts() -> None:
     assert short_at < long_at
     assert short_at < whole_short_at
     assert long_at > whole_long_at
+
+
+class Ticking(RoundRobin):
+    """Counts how often its clock is asked."""
+
+    tick_s: float | None = 1.0
+
+    def __init__(self) -> None:
+        super().__init__(facts(1), 0)
+        self.ticks: list[float] = []
+
+    def tick(self, now: float) -> Placements:
+        self.ticks.append(now)
+        return []
+
+
+def test_a_night_in_which_nobody_comes_is_neither_counted_nor_a_deadlock() -> None:
+    """
+    Ten hours between two turns: the clock goes on before and after, at the same beats.
+    """
+    policy = Ticking()
+
+    requests = play(workload(Conversation(turns=growing(0, turns=2, think_s=36_000.0))), policy, [Engine(TOKENS)])
+
+    assert len(requests) == 2
+    assert len(policy.ticks) < 200
+    assert all(at == int(at) for at in policy.ticks)
+    assert policy.ticks[-1] > 36_000

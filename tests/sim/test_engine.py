@@ -641,3 +641,17 @@ def prompt_and_answer(job: Job) -> tuple[Any, int]:
     assert job.with_answer is not None
     tokens = job.prompt_tokens + job.written
     return job.with_answer(job.written), tokens + 1
+
+
+def test_a_long_prompt_takes_longer_to_reach_the_queue() -> None:
+    """
+    Where tokens take time to be made, a short prompt that comes after a long one is in the queue before it.
+    """
+    replica = Replica(replace(PROFILE, timing=replace(TIMING, overhead_s=0.5, overhead_token_s=0.001)))
+
+    long, short = replica.come(5_000, "a"), replica.come(1_000, "b")
+    replica.finish()
+
+    assert (long.queued_at, short.queued_at) == (5.5, 1.5)
+    assert short.ended_at == seconds(2.5)
+    assert long.started_at == seconds(5.5)
