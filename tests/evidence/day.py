@@ -244,7 +244,7 @@ async def watched(
     """Let a day pass in front of a Ramjet, and look at it all the while."""
     seen = Watched()
     loop = asyncio.get_running_loop()
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=30)
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         async with aiohttp.ClientSession(timeout=timeout) as session:
             playing = loop.run_in_executor(pool, partial(play, ramjet.url, speed, sources, long_s))

@@ -85,7 +85,7 @@ def test_words_have_in_common_what_the_trace_says() -> None:
     """
     Two prompts begin with as many equal characters as they have equal blocks, within a message that is cut.
     """
-    made = build("W7", 1)
+    made = build("W7", 11)
     turns = made.conversations[0].turns
     words, blocks, before = Words(), [], ""
     for turn in turns:
@@ -119,10 +119,10 @@ async def test_some_minutes_of_a_day(tmp_path: Path) -> None:
     The same in ten minutes of 24 hours: three seconds.
     """
     kept_s = 240.0
-    sources = (Source("mooncake_conversation", 0.01),)
+    sources = (Source("lmcache_agents", 0.15),)
     seen, reported = await passed(tmp_path, sources=sources, long_s=600.0, kept_s=kept_s, every_s=0.3)
 
-    assert seen.sent.answers.total() > 100
+    assert seen.sent.answers.total() > 50
     assert seen.events >= 2
     bounded(seen, reported, kept_s)
 
