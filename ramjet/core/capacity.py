@@ -21,8 +21,8 @@ SURE_REPORTS = 5
 """So many reported counts, all of them where a snapshot may lie, are no accident: one in a thousand where pages have 64."""
 
 SURE_LOSSES = 3
-"""So many losses that the token pool does not explain: there is another pool, that of snapshots. And so many beyond all that was
-found say how large a pool is of which nobody has said that: a single one may have any reason."""
+"""So many losses in a row that the token pool does not explain: there is another pool, that of snapshots. And so many
+beyond all that was found say how large a pool is of which nobody has said that: a single one may have any reason."""
 
 ROOM = 0.7
 """What was lost at less than this part of the token pool was lost while it had room. Not nearer to all of it: answers
@@ -123,7 +123,7 @@ class Capacities:
         self._on_grid = 0
         """Reported counts that a snapshot could lie at, in a row; less than 0: there was one where none can."""
         self._odd = 0
-        """Losses far nearer than the token pool is large."""
+        """Losses far nearer than the token pool is large, since one that it explains."""
 
     @property
     def has_snapshots(self) -> bool | None:
@@ -165,6 +165,7 @@ class Capacities:
             self._odd += 1
             self.has_states |= self._odd >= SURE_LOSSES and self._on_grid >= SURE_REPORTS
             return None
+        self._odd = 0
         self.tokens.lost(tokens)
         return "token_pool"
 

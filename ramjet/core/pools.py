@@ -55,4 +55,4 @@ class Pools:
 
         Each takes the slots of one and a half conversations, so a third of the pool is theirs.
         """
-        return None if self.slots is None else max(1, round(self.slots / (3 * self.private)))
+        return None if self.slots is None else max(1, round(self.slots / (3 * max(1, self.private))))

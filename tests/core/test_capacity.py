@@ -156,3 +156,26 @@ def test_the_size_of_a_snapshot_pool_is_found(factor: float | None, seed: int) -
     belief = learned(spec, told, seed, conversations=50)
     assert belief.pools.slots == pytest.approx(28, abs=4)
     assert belief.pool_tokens == pytest.approx(600_000, rel=0.1)
+
+
+def test_losses_that_the_token_pool_does_not_explain_show_snapshots_when_they_come_in_a_row() -> None:
+    """
+    Of a model without snapshots something is lost early now and then, for answers that run take room: that is no other pool.
+    """
+    capacities = Capacities(Pools(tokens=100_000, private=0))
+    for _ in range(8):
+        capacities.reported(4_096)
+        for near in (20_000, 20_000, 90_000):
+            capacities.lost(near, 5)
+    assert not capacities.has_states
+
+    for _ in range(3):
+        capacities.lost(20_000, 5)
+    assert capacities.has_states
+
+
+def test_slots_that_were_learned_of_a_replica_said_to_have_none_let_some_run() -> None:
+    """
+    A replica whose running requests are said to take no slots has learned some all the same.
+    """
+    assert Pools(slots=5, private=0).most_running == 2
