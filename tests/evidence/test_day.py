@@ -119,10 +119,10 @@ async def test_some_minutes_of_a_day(tmp_path: Path) -> None:
     The same in ten minutes of 24 hours: three seconds.
     """
     kept_s = 240.0
-    sources = (Source("lmcache_agents", 0.15),)
+    sources = (Source("lmcache_agents", 0.3),)
     seen, reported = await passed(tmp_path, sources=sources, long_s=600.0, kept_s=kept_s, every_s=0.3)
 
-    assert seen.sent.answers.total() > 50
+    assert seen.sent.answers.total() > 20
     assert seen.events >= 2
     bounded(seen, reported, kept_s)
 
