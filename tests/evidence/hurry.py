@@ -2,7 +2,7 @@
 
 Its clock and its event loop are replaced, and not a line of Ramjet: a second's tick comes after a fraction of one, and
 whatever was measured in seconds is so many seconds. Only what takes a processor takes as long as ever, and so counts for
-more.
+more. The journal's wall clock passes as fast, and whoever watches the page does so in real time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import selectors
 import sys
 import time
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,9 +38,20 @@ def hurry(main: Coroutine[Any, Any, Any], speed: float) -> Any:
         return runner.run(main)
 
 
+def wall(speed: float) -> SimpleNamespace:
+    """What stands for `datetime` in the journal, from now on."""
+    began, at = _monotonic(), datetime.now(UTC).timestamp()
+    return SimpleNamespace(now=lambda zone: datetime.fromtimestamp(at + speed * (_monotonic() - began), zone))
+
+
 if __name__ == "__main__":
     from ramjet import cli
+    from ramjet.admin import events
+    from ramjet.journal import writer
 
     factor = float(sys.argv.pop(1))
+    vars(writer)["datetime"] = wall(factor)
+    events.EVERY_S *= factor
+    events.STALLED_S *= factor
     vars(cli)["uvloop"] = SimpleNamespace(run=lambda main: hurry(main, factor))
     cli.main()
