@@ -87,7 +87,9 @@ def test_words_have_in_common_what_the_trace_says() -> None:
     """
     made = build("W7", 11)
     turns = made.conversations[0].turns
-    words, blocks, before = Words(), [], ""
+    words = Words()
+    blocks: list[int] = []
+    before = ""
     for turn in turns:
         added = [made.hashes[number] for first, count in turn.added for number in range(first, first + count)]
         blocks = [*blocks[: turn.keep], *added]
