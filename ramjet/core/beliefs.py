@@ -247,14 +247,20 @@ class Belief:
         return self._learned.has_snapshots
 
     def loss(self, blocks: Blocks, found: Outlook, upto_tokens: int) -> Loss | None:
-        """What it let go of a prompt up to a length; None where it did not, or that has been forgotten."""
+        """What it let go of a prompt up to a length; None where it did not, or that has been forgotten, or where it did so for
+        a size that was never told: that one is good enough to place by, and no evidence."""
         last, enough = bisect_right(blocks.ends, upto_tokens), bisect_left(blocks.ends, upto_tokens // 2)
         known = bisect_right(blocks.ends, found.hit.known_tokens)
-        return self._evictions.latest(self._replica, blocks.hashes[:last], known=known, enough=enough)
+        loss = self._evictions.latest(self._replica, blocks.hashes[:last], known=known, enough=enough)
+        if loss is None:
+            return None
+        guessed = {"token_pool": self._said.tokens, "snapshot_pool": self._said.slots}.get(loss.pool, 0) is None
+        return None if guessed else loss
 
     def pressure(self, found: Outlook) -> Pressure:
         """How short of room it is, and how near to being pushed out what a prompt finds there is."""
-        cache, pools, (tokens, slots) = self.cache, self.pools, (self.cache.pool_tokens, self.pools.slots)
+        cache, pools, slots = self.cache, self.pools, self._said.slots
+        tokens = None if self._said.tokens is None else cache.pool_tokens
         tokens_ratio = None if not tokens else cache.used_tokens / tokens
         slots_ratio = None if not slots else (cache.used_slots + pools.private + 1) / slots
         newer_tokens = newer_slots = 0.0

@@ -67,7 +67,12 @@ class Capacity:
         return self._found if self._size is None else self._size
 
     def resize(self, told: int | None) -> None:
-        """It is said to be of another size; what was learned of the part that conversations get stays."""
+        """It is said to be of another size; what was learned of the part that conversations get stays.
+
+        Where nothing is said any more, nothing is known: what was learned was a part of what was said.
+        """
+        if told is None and self._told is not None:
+            self._told, self._size, self._ceiling = None, None, 0.0
         if told is not None and told != self._told:
             before = self._told or self._size or told
             self._size = told * (1.0 if self._size is None else self._size / before)
