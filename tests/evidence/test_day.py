@@ -115,7 +115,7 @@ def test_a_day_has_the_traces_conversations() -> None:
         assert each.after is None or each.after[1] < len(made.conversations[each.after[0]].turns) - 1
 
 
-@pytest.mark.alone
+@pytest.mark.evidence
 async def test_some_minutes_of_a_day(tmp_path: Path) -> None:
     """
     The same in ten minutes of 24 hours: three seconds.
