@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ramjet.lab.measure import Figures
 from ramjet.lab.misled import MISLED
 from ramjet.lab.report import Row, rows
-from ramjet.lab.runs import Case, run_all
+from ramjet.lab.runs import Case
 from tests.evidence import report
+from tests.evidence.kept import figures_of
 from tests.evidence.test_routing import SEEDS
 
 WORKLOADS = ("W0", "W1", "W2", "W3", "W4", "W6", "W7", "W8", "W9")
@@ -34,9 +34,8 @@ def played() -> dict[str, dict[str, Row]]:
         for policy in (EXACT, *MISLED)
         for seed in SEEDS
     ]
-    found: dict[int, Figures] = dict(run_all(cases, processes=2))
     by_policy: dict[str, dict[str, Row]] = {policy: {} for policy in (EXACT, *MISLED)}
-    for workload, those in rows([found[place] for place in range(len(cases))]):
+    for workload, those in rows(figures_of(cases)):
         for row in those:
             by_policy[row.policy][workload] = row
     return by_policy

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ramjet.lab.measure import Figures
 from ramjet.lab.report import Row, rows
-from ramjet.lab.runs import Case, run_all
+from ramjet.lab.runs import Case
 from tests.evidence import report
+from tests.evidence.kept import figures_of
 
 WORKLOADS = tuple(f"W{number}" for number in range(10))
 SEEDS = range(11, 16)
@@ -72,9 +72,8 @@ def played(policies: tuple[str, ...]) -> dict[str, dict[str, Row]]:
         for policy in policies
         for seed in SEEDS
     ]
-    found: dict[int, Figures] = dict(run_all(cases, processes=2))
     by_workload: dict[str, dict[str, Row]] = defaultdict(dict)
-    for workload, those in rows([found[place] for place in range(len(cases))]):
+    for workload, those in rows(figures_of(cases)):
         for row in those:
             by_workload[workload][row.policy] = row
     return by_workload
