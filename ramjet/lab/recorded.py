@@ -33,7 +33,7 @@ from ramjet.journal.store import Entry, Store
 from ramjet.lab.loop import facts_of, play
 from ramjet.lab.policies import Placements, Request
 from ramjet.lab.production import SHIPPED, Routed, pools_of
-from ramjet.lab.workloads import Conversation, Run, Turn, Workload
+from ramjet.lab.workloads import Conversation, Turn, Workload, runs_of
 from ramjet.sim.engine import Engine
 from ramjet.sim.profile import GLM, Profile
 from ramjet.sim.prompt import render_chat
@@ -212,8 +212,8 @@ def _workload(talks: Sequence[Talk], page_tokens: int) -> tuple[Workload, list[l
                 prompt.tokens,
                 says.answer_tokens,
                 keep,
-                _runs(pages[keep:]),
-                _runs(whole[len(pages) :]),
+                runs_of(pages[keep:]),
+                runs_of(whole[len(pages) :]),
             )
             conversation.turns.append(turn)
             asked.append((_arrival(body, f"{place}-{number}"), says.answer_tokens))
@@ -244,13 +244,3 @@ def _arrival(body: dict[str, Any], name: str) -> Arrival:
 
 def _numbered(hashes: Sequence[int], numbers: dict[int, int]) -> list[int]:
     return [numbers.setdefault(each, len(numbers)) for each in hashes]
-
-
-def _runs(numbers: Sequence[int]) -> tuple[Run, ...]:
-    runs: list[Run] = []
-    for number in numbers:
-        if runs and sum(runs[-1]) == number:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return tuple(runs)

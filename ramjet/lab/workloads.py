@@ -367,7 +367,7 @@ class _ClaudeCode:
             rest = len(prompt) * BLOCK_TOKENS + request["in"] % BLOCK_TOKENS + request["out"]
             end = max(len(prompt), rest // BLOCK_TOKENS)
             if after[: len(prompt)] == prompt and len(after) >= end:
-                answer = _runs(after[len(prompt) : end])
+                answer = runs_of(after[len(prompt) : end])
             else:
                 answer = (blocks.ids.new(end - len(prompt)),) if end > len(prompt) else ()
             turn = Turn(
@@ -375,7 +375,7 @@ class _ClaudeCode:
                 prompt_tokens=max(request["in"], len(prompt) * BLOCK_TOKENS),
                 answer_tokens=max(1, request["out"]),
                 keep=keep,
-                added=_runs(prompt[keep:]),
+                added=runs_of(prompt[keep:]),
                 answer=answer,
             )
             turns.append(turn)
@@ -455,7 +455,7 @@ class _Mooncake:
             del prompt[line["in"] // BLOCK_TOKENS :]
             rest = (line["in"] + line["out"]) // BLOCK_TOKENS - len(prompt)
             answer = (ids.new(rest),) if rest > 0 else ()
-            turn = Turn(0.0, line["in"], max(1, line["out"]), 0, _runs(prompt), answer)
+            turn = Turn(0.0, line["in"], max(1, line["out"]), 0, runs_of(prompt), answer)
             conversations.append(Conversation(start_s=(at_s - begin_s) * self.stretch, turns=[turn]))
         return conversations
 
@@ -490,7 +490,7 @@ def _lmcache(rng: Random, ids: Ids) -> list[Conversation]:
         answer_tokens = max(1, line["out_chars"] // 4)
         keep, rest = _shared(before, blocks), (prompt_tokens + answer_tokens) // BLOCK_TOKENS - len(blocks)
         answer = (ids.new(rest),) if rest else ()
-        turns.append(Turn(think_s, prompt_tokens, answer_tokens, keep, _runs(blocks[keep:]), answer))
+        turns.append(Turn(think_s, prompt_tokens, answer_tokens, keep, runs_of(blocks[keep:]), answer))
     return conversations
 
 
@@ -499,7 +499,8 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _runs(numbers: Sequence[int]) -> tuple[Run, ...]:
+def runs_of(numbers: Sequence[int]) -> tuple[Run, ...]:
+    """Numbers as runs: the first of each, and how many follow one another from there."""
     runs: list[Run] = []
     for number in numbers:
         if runs and sum(runs[-1]) == number:
