@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import multiprocessing
 import random
@@ -27,10 +26,10 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from ramjet.lab.loop import _Clients
 from ramjet.lab.workloads import BLOCK_TOKENS, Conversation, Turn, Workload, build
 from ramjet.proxy.upstream import _Body
 from ramjet.sim.tokens import TOKEN_CHARACTERS
+from tests.evidence.clients import Clients, noise
 from tests.soak.process import Served
 
 DAY_S = 86_400.0
@@ -114,17 +113,13 @@ class Words:
         self._ends += sorted({min(turn.keep, len(blocks)), len(blocks)} - {0})
         said = ["".join(map(_text, blocks[start:end])) for start, end in pairwise([0, *self._ends])]
         rest = max(4, TOKEN_CHARACTERS * (turn.prompt_tokens - BLOCK_TOKENS * len(blocks)))
-        said.append(_noise(f"{blocks[-1] if len(blocks) else 0} {turn.prompt_tokens}", rest))
+        said.append(noise(f"{blocks[-1] if len(blocks) else 0} {turn.prompt_tokens}", rest))
         roles = ("system", *(("user", "assistant")[number % 2] for number in range(len(said))))
         return [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
 
 
 def _text(block: int) -> str:
-    return _noise(str(block), BLOCK_TOKENS * TOKEN_CHARACTERS)
-
-
-def _noise(name: str, characters: int) -> str:
-    return hashlib.shake_128(name.encode()).hexdigest(characters // 2 + 1)[:characters]
+    return noise(str(block), BLOCK_TOKENS * TOKEN_CHARACTERS)
 
 
 @dataclass(slots=True)
@@ -144,41 +139,22 @@ def play(url: str, speed: float, sources: Sequence[Source] = ALL, long_s: float 
     return asyncio.run(_Play(day(sources, long_s), url, speed, long_s).run())
 
 
-class _Play:
+class _Play(Clients):
+    timeout_s = 120.0
+
     def __init__(self, workload: Workload, url: str, speed: float, until_s: float) -> None:
-        self._clients = _Clients(workload)
-        self._url, self._speed, self._until_s = f"{url}/v1/chat/completions", speed, until_s
+        super().__init__(workload, url, speed, until_s)
         self._words = [Words() for _ in workload.conversations]
         self._sent = Sent()
-        self._began = time.monotonic()
-
-    def _now(self) -> float:
-        return (time.monotonic() - self._began) * self._speed
 
     async def run(self) -> Sent:
-        connector = aiohttp.TCPConnector(limit=0)
-        timeout = aiohttp.ClientTimeout(total=120)
-        async with (
-            aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session,
-            asyncio.TaskGroup() as tasks,
-        ):
-
-            def go(coming: Iterable[tuple[int, float]]) -> None:
-                for conversation, at_s in coming:
-                    if at_s < self._until_s:
-                        tasks.create_task(turn(conversation, at_s))
-
-            async def turn(conversation: int, at_s: float) -> None:
-                await asyncio.sleep((at_s - self._now()) / self._speed)
-                self._sent.late_s = self._now() - at_s
-                await self._turn(session, conversation)
-                go(self._clients.answered(conversation, self._now()))
-
-            go(self._clients.first())
+        await self.play()
         return self._sent
 
-    async def _turn(self, session: aiohttp.ClientSession, conversation: int) -> None:
-        turn, number, blocks = self._clients.send(conversation)
+    async def turn(self, session: aiohttp.ClientSession, conversation: int, late_s: float) -> None:
+        """Send it, and count what came back."""
+        self._sent.late_s = late_s
+        turn, number, blocks = self.clients.send(conversation)
         body = {
             "model": "any",
             "messages": self._words[conversation].messages(turn, blocks.hashes),
@@ -188,7 +164,7 @@ class _Play:
         }
         raw = msgspec.json.encode(body)
         head = {"content-type": "application/json"}
-        async with session.post(self._url, data=_Body(raw), headers=head) as answer:
+        async with session.post(self.url, data=_Body(raw), headers=head) as answer:
             while await answer.content.readany():
                 pass
         self._sent.answers[answer.status] += 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import multiprocessing
 import selectors
@@ -24,7 +23,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ramjet.lab.loop import _Clients, facts_of, simulate
+from ramjet.lab.loop import facts_of, simulate
 from ramjet.lab.policies import Request
 from ramjet.lab.production import POLICIES
 from ramjet.lab.workloads import BLOCK_TOKENS, WORKLOADS, Run, Turn, Workload, build
@@ -33,6 +32,7 @@ from ramjet.replica.server import running_replica
 from ramjet.sim.profile import Profile, Timing
 from ramjet.sim.prompt import render_chat
 from ramjet.sim.tokens import TOKEN_CHARACTERS
+from tests.evidence.clients import Clients, noise
 from tests.soak.process import served
 
 _OPENING = render_chat({"messages": [{"role": "system", "content": ""}]}).index("\n") + 1
@@ -73,7 +73,7 @@ class Talk:
         missing = TOKEN_CHARACTERS * turn.prompt_tokens - len(render_chat({"messages": [*self.messages, user]}))
         if missing < 0:
             raise ValueError(f"a prompt of {turn.prompt_tokens} tokens has no room for a message")
-        user["content"] = _noise(f"{self._number} {self._blocks} {turn.prompt_tokens}", missing)
+        user["content"] = noise(f"{self._number} {self._blocks} {turn.prompt_tokens}", missing)
         self.messages.append(user)
 
     def hear(self, answer: str) -> None:
@@ -90,11 +90,7 @@ def shared_runs(workload: Workload) -> frozenset[Run]:
 
 
 def _text_of(run: Run) -> str:
-    return _noise(f"run {run[0]}", run[1] * BLOCK_TOKENS * TOKEN_CHARACTERS)
-
-
-def _noise(name: str, characters: int) -> str:
-    return hashlib.shake_128(name.encode()).hexdigest(characters // 2 + 1)[:characters]
+    return noise(f"run {run[0]}", run[1] * BLOCK_TOKENS * TOKEN_CHARACTERS)
 
 
 # -- the play -------------------------------------------------------------------------------------------------------
@@ -124,45 +120,20 @@ async def play(workload: Workload, url: str, *, speed: float, until_s: float = m
     return await _Play(workload, url, speed, until_s).run()
 
 
-class _Play:
+class _Play(Clients):
     def __init__(self, workload: Workload, url: str, speed: float, until_s: float) -> None:
-        self._clients = _Clients(workload)
-        self._url = f"{url}/v1/chat/completions"
-        self._speed = speed
-        self._until_s = until_s
+        super().__init__(workload, url, speed, until_s)
         shared = shared_runs(workload)
         self._talks = [Talk(number, shared) for number in range(len(workload.conversations))]
         self._seen: list[Seen] = []
-        self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
 
     async def run(self) -> list[Seen]:
-        timeout = aiohttp.ClientTimeout(total=None)
-        # Ramjet closes idle connections sooner, as fast as time passes: a turn must not be sent on one that is about to go.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1.0)
-        async with (
-            aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session,
-            asyncio.TaskGroup() as tasks,
-        ):
-
-            def go(coming: Iterable[tuple[int, float]]) -> None:
-                for conversation, at_s in coming:
-                    if at_s < self._until_s:
-                        tasks.create_task(turn(conversation, at_s))
-
-            async def turn(conversation: int, at_s: float) -> None:
-                await asyncio.sleep((at_s - self._now()) / self._speed)
-                await self._turn(session, conversation)
-                go(self._clients.answered(conversation, self._now()))
-
-            go(self._clients.first())
+        await self.play()
         return self._seen
 
-    def _now(self) -> float:
-        return (self._loop.time() - self._began) * self._speed
-
-    async def _turn(self, session: aiohttp.ClientSession, conversation: int) -> None:
-        turn, number, _ = self._clients.send(conversation)
+    async def turn(self, session: aiohttp.ClientSession, conversation: int, late_s: float) -> None:
+        """Send it, and note what its client saw."""
+        turn, number, _ = self.clients.send(conversation)
         talk = self._talks[conversation]
         talk.say(turn)
         body = {
@@ -174,10 +145,10 @@ class _Play:
             "stream_options": {"include_usage": True},
         }
         raw, head = msgspec.json.encode(body), {"content-type": "application/json"}
-        arrived_at = self._now()
-        async with session.post(self._url, data=_Body(raw), headers=head) as answer:
+        arrived_at = self.now()
+        async with session.post(self.url, data=_Body(raw), headers=head) as answer:
             pieces = [await answer.content.readany()]
-            first_at = self._now()
+            first_at = self.now()
             if answer.status != 200:
                 raise RuntimeError(f"conversation {conversation}, turn {number}: {answer.status} {pieces[0]!r}")
             while piece := await answer.content.readany():
