@@ -72,6 +72,8 @@ class Belief:
         """What is believed of its pools: what was said, and as many slots as reports have taught."""
         self._said = pools
         self._learned = Capacities(pools)
+        self._made_of = pools, self._learned.slots.size, self._learned.has_states
+        """What `pools` and the cache's kind were worked out from."""
         self.most_running = pools.most_running
         """Requests that may run there beside each other; None for no limit. Of what was said and what was learned of its
         slots, whatever is more: to run too few costs more than too many."""
@@ -342,6 +344,10 @@ class Belief:
         """Make the cache as large as its pools are believed to be."""
         learned = self._learned
         self.cache.pool_tokens = learned.tokens.size
+        made_of = self._said, learned.slots.size, learned.has_states
+        if made_of == self._made_of:
+            return  # as after most reports
+        self._made_of = made_of
         self.pools = replace(self._said, slots=learned.slots.size)
         most = (self._said.most_running, self.pools.most_running)
         self.most_running = max((each for each in most if each is not None), default=None)
