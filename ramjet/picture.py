@@ -26,7 +26,7 @@ MOST_RESIDENTS = 1_500
 """Conversations that are named, of all replicas together..."""
 MOST_OF_A_REPLICA = 60
 """...and of one."""
-MOST_HELD = 40
+MOST_HELD = 16
 MOST_RUNS = 16_000
 """Runs that are looked through for one picture, some 2 us each; where there are more, replicas take turns."""
 _FRESH_S = 5.0
@@ -66,7 +66,7 @@ class Picture:
         router = self._router
         yield "clock", _json(self._clock(now, started_at, status))
         yield "replicas", _json([self._replica(each, now) for each in router.fleet])
-        yield "held", _json(self._held())
+        yield "held", _json(self._held(now))
         yield "series", _json(self.series.rows(now))
         yield from self._decided()
         yield from self._resident(now)
@@ -122,12 +122,10 @@ class Picture:
             "models": sorted(each.models)[:8],
         }
 
-    def _held(self) -> dict[str, Any]:
+    def _held(self, now: float) -> dict[str, Any]:
         router = self._router
         rows: list[dict[str, Any]] = []
-        for visit in router.admission:
-            if len(rows) == MOST_HELD:
-                break
+        for visit, decision in router.held(now, MOST_HELD):
             rows.append(
                 {
                     "request_id": visit.arrival.request_id,
@@ -136,7 +134,7 @@ class Picture:
                     "since": None if visit.held_since is None else round(visit.held_since, 1),
                     "prompt_tokens": visit.prompt_tokens,
                     "home": None if visit.turn is None else visit.turn.conversation.home,
-                    "waiting": waiting(router, visit)[:4],
+                    "waiting": waiting(router, visit, decision, 4),
                 }
             )
         return {"count": len(router.admission), "rows": rows, "max_hold_s": router.policy.terms.max_hold_s}

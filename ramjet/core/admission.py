@@ -15,6 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from ramjet.core.route import Candidate, Scored
@@ -134,6 +135,13 @@ class Admission(Generic[T]):
         """
         return self._free(ranked, home, None)
 
+    def has_place(self, candidate: Candidate, who: T | None = None) -> bool:
+        """Whether a replica has a place for one who waits, or for anybody, whatever it pushes out."""
+        drained_for = self._account(candidate.replica).drained_for
+        if drained_for is not None and drained_for is not who:
+            return False
+        return candidate.fits and not candidate.is_full and self._may_read(candidate)
+
     def entry(self, candidate: Candidate, who: T | None = None) -> Entry:
         """What it takes to enter a replica now, for one who waits, or for anybody. Changes nothing that matters."""
         account = self._account(candidate.replica)
@@ -172,7 +180,8 @@ class Admission(Generic[T]):
         rank: Callable[[T], Sequence[Scored]],
         enter: Callable[[T, Scored], None],
         *,
-        glance: Callable[[T], Iterable[Candidate]] | None = None,
+        glance: Callable[[T], Iterable[Candidate]],
+        quick: bool = False,
     ) -> None:
         """Let in those who may enter now.
 
@@ -181,15 +190,19 @@ class Admission(Generic[T]):
             replicas: the names of all.
             rank: the replicas that may serve one of the held, cheapest first, as things stand.
             enter: books one there; it is called before the next is ranked.
-            glance: the few replicas where something has changed since the last time, as one of the held sees them; who
-                could enter none of these is not ranked. None: everything may have changed, time included.
+            glance: replicas where a place may be, as one of the held sees them; who could enter none of these is not
+                ranked, except who has waited for so long that an allowance is kept for them.
+            quick: no time has passed to speak of, and so nobody has come to have waited for that long.
         """
         self._fill(now, replicas)
-        looked_at = list(self._held.values())[: self.terms.most_looks]
-        if glance is not None:
-            looked_at = [each for each in looked_at if any(self._could(one, each.who) for one in glance(each.who))]
+        looked_at = [
+            each
+            for each in islice(self._held.values(), self.terms.most_looks)
+            if (not quick and self._may_reserve(each, now))
+            or any(self._could(one, each.who) for one in glance(each.who))
+        ]
         rankings = {id(each.who): rank(each.who) for each in looked_at}
-        if glance is None:
+        if not quick:
             self._reserve(now, looked_at, len(replicas), rankings)
         for paying in (False, True):
             for each in looked_at:
@@ -242,7 +255,7 @@ class Admission(Generic[T]):
             account.reserved_for = None
         draining = sum(account.drained_for is not None for account in self._accounts.values())
         for each in held:
-            if now - each.since <= terms.reserve_after_s:
+            if not self._may_reserve(each, now):
                 return  # the others have not waited longer
             best: tuple[float, Candidate] | None = None
             for scored in rankings[id(each.who)]:
@@ -265,10 +278,11 @@ class Admission(Generic[T]):
                 account.drained_for = each.who
                 draining += 1
 
+    def _may_reserve(self, each: Held[T], now: float) -> bool:
+        return now - each.since > self.terms.reserve_after_s
+
     def _could(self, candidate: Candidate, who: T) -> bool:
-        return self._is_possible(candidate, who) and (
-            self.terms.costs_nothing(candidate) or self._can_pay(candidate, who)
-        )
+        return self.has_place(candidate, who) and (self.terms.costs_nothing(candidate) or self._can_pay(candidate, who))
 
     def _entry_s(self, candidate: Candidate) -> float:
         """What must be in the allowance of a replica for an entry there."""
@@ -283,12 +297,6 @@ class Admission(Generic[T]):
         """The home that somebody waits for, until they have waited long enough to go anywhere."""
         return each.home if now - each.since <= self.terms.home_wait_s else None
 
-    def _is_possible(self, candidate: Candidate, who: T | None = None) -> bool:
-        drained_for = self._account(candidate.replica).drained_for
-        if drained_for is not None and drained_for is not who:
-            return False
-        return candidate.fits and not candidate.is_full and self._may_read(candidate)
-
     def _may_read(self, candidate: Candidate) -> bool:
         return candidate.read_s <= max(self.terms.cold_s, candidate.between_s) or not candidate.cold_reads
 
@@ -296,7 +304,7 @@ class Admission(Generic[T]):
         return candidate.is_full and candidate.fits and self._account(candidate.replica).drained_for is None
 
     def _is_free(self, candidate: Candidate, who: T | None = None) -> bool:
-        return self.terms.costs_nothing(candidate) and self._is_possible(candidate, who)
+        return self.terms.costs_nothing(candidate) and self.has_place(candidate, who)
 
     def _free(self, ranked: Sequence[Scored], home: str | None, who: T | None) -> Scored | None:
         free = next((each for each in ranked if self._is_free(each.candidate, who)), None)
@@ -309,6 +317,6 @@ class Admission(Generic[T]):
 
     def _paid(self, who: T, ranking: Sequence[Scored]) -> Scored | None:
         return next(
-            (each for each in ranking if self._can_pay(each.candidate, who) and self._is_possible(each.candidate, who)),
+            (each for each in ranking if self._can_pay(each.candidate, who) and self.has_place(each.candidate, who)),
             None,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Literal
 
 from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.conversations import Conversation, Conversations
@@ -18,6 +19,9 @@ from ramjet.core.returns import Returns
 from ramjet.core.route import Candidate
 from ramjet.core.slices import MOST_SLICES
 from ramjet.core.visit import Lease, Visit
+
+Counted = Literal["all", "free", "none"]
+"""How far harm is counted: to the end, until it is not free any more, or not at all."""
 
 _LEAD_S = 0.3
 """A reading that ends sooner than this keeps nobody out."""
@@ -93,7 +97,7 @@ class Offers:
         long_tokens: Mapping[str, int],
         now: float,
         *,
-        counts_all: bool = True,
+        harm: Counted = "all",
     ) -> Iterator[Candidate]:
         """These replicas as a request sees them, each looked at when it is asked for.
 
@@ -102,7 +106,7 @@ class Offers:
             replicas: the replicas.
             long_tokens: what is to be said of each, by name.
             now: the time.
-            counts_all: False: the harm there counts until it is not free any more.
+            harm: how far the harm there is counted, which is dearer than all the rest.
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
@@ -112,7 +116,7 @@ class Offers:
             belief = beliefs[name]
             pace, most_running = belief.pace.factor, belief.most_running
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
-            outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, counts_all=counts_all)
+            outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, harm)
             # In the order of its fields, which is half as dear as by their names.
             yield Candidate(
                 name,
@@ -140,7 +144,7 @@ class Offers:
         for replica in replicas:
             if replica.queue:
                 self._standing(replica, now)  # who was looked at has been: what it reads is brought up to date
-            *_, found_s, harm_s = self._reuse(visit, self._beliefs[replica.name], prices, now, counts_all=False)
+            *_, found_s, harm_s = self._reuse(visit, self._beliefs[replica.name], prices, now, "free")
             if harm_s <= terms.free_upto_s(found_s):
                 return True
         return False
@@ -156,7 +160,7 @@ class Offers:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _reuse(
-        self, visit: Visit, belief: Belief, prices: Prices, now: float, *, counts_all: bool
+        self, visit: Visit, belief: Belief, prices: Prices, now: float, harm: Counted
     ) -> tuple[Outlook | None, int, int, float, float]:
         """What a prompt finds at a replica, in tokens, and the part of it that only its conversation uses; the seconds
         that this part saves; and the seconds that others lose."""
@@ -169,8 +173,10 @@ class Offers:
         if matched > shared_tokens:
             own = matched - shared_tokens
             found_s = belief.pace.factor * self.policy.reading.seconds(shared_tokens, matched)
+        if harm == "none":
+            return outlook, matched, own, found_s, 0.0
         most_s = 2 * terms.most_allowance_s
-        if not counts_all:
+        if harm == "free":
             most_s = min(most_s, terms.free_upto_s(found_s))
         conversation = visit.turn.conversation
         harm_s = belief.harm_s(outlook, visit.prompt_tokens, conversation, prices, now, most_s=most_s)

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from statistics import median
 
 from xxhash import xxh3_64_intdigest
@@ -25,7 +25,7 @@ from ramjet.core.causes import Clues, Evictions
 from ramjet.core.conversations import Conversation, Conversations, Sighting, Turn
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
-from ramjet.core.offers import Offers
+from ramjet.core.offers import Counted, Offers
 from ramjet.core.policies import LONG_PROMPT, Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record, short
@@ -109,7 +109,6 @@ class Router:
         if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
             chosen = self.admission.choose(decision.ranked, self._home(visit))
             if chosen is None and self.policy.terms.mode == "enforce":
-                visit.looked = decision
                 self._hold(visit, now)
                 return None
             visit.would_hold = chosen is None
@@ -129,7 +128,7 @@ class Router:
         entered: list[Visit] = []
 
         def rank(visit: Visit) -> Sequence[Scored]:
-            decision = visit.looked = self._decide(visit, now)
+            decision = self._decide(visit, now)
             return () if decision is None else decision.ranked
 
         def enter(visit: Visit, chosen: Scored) -> None:
@@ -141,12 +140,20 @@ class Router:
             entered.append(visit)
 
         def glance(visit: Visit) -> Iterator[Candidate]:
-            return self.offers.candidates(
-                visit, [each for each in self.offers.able(visit) if each.name in freed], {}, now
-            )
+            # What a replica would lose is looked at where there is a place, and, once a second, by who is ranked.
+            able = [each for each in self.offers.able(visit) if not quick or each.name in freed]
+            for candidate in self.offers.candidates(visit, able, {}, now, harm="none"):
+                if self.admission.has_place(candidate, visit):
+                    replica = self.fleet[candidate.replica]
+                    yield next(self.offers.candidates(visit, [replica], {}, now)) if quick else candidate
 
-        self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance if quick else None)
+        self.admission.poll(now, self.fleet.replicas, rank, enter, glance=glance, quick=quick)
         return entered
+
+    def held(self, now: float, most: int) -> list[tuple[Visit, Decision | None]]:
+        """Those of the held who have waited longest, and how the replicas rank for each now. Changes nothing."""
+        with self.offers.unchanged():
+            return [(visit, self._decide(visit, now)) for visit in islice(self.admission, most)]
 
     def give_up(self, visit: Visit, now: float) -> bool:
         """A held request waits no longer, and has cost nothing; False if it was not held."""
@@ -317,13 +324,13 @@ class Router:
         )
         return visit, sighting
 
-    def _decide(self, visit: Visit, now: float, *, counts_all: bool = True) -> Decision | None:
+    def _decide(self, visit: Visit, now: float, *, harm: Counted = "all") -> Decision | None:
         """Rank all replicas that can serve a request; None where there is none."""
         able = self.offers.able(visit)
         if not able:
             return None
         longs = self.offers.long_tokens(visit, self.offers.smallest_pool(able))
-        candidates = list(self.offers.candidates(visit, able, longs, now, counts_all=counts_all))
+        candidates = list(self.offers.candidates(visit, able, longs, now, harm=harm))
         return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
 
     def _stay(self, visit: Visit, now: float) -> Decision | None:
@@ -378,7 +385,7 @@ class Router:
         where that matters: nobody is chosen who is dearer so far than who is as good as the cheapest that is free. What
         costs promise sees to that.
         """
-        first_look = self._decide(visit, now, counts_all=False) if self._asks_to_enter(visit) else None
+        first_look = self._decide(visit, now, harm="free") if self._asks_to_enter(visit) else None
         if first_look is None or first_look.refused:
             return self._decide(visit, now)
         ranked, is_free = first_look.ranked, self.policy.terms.costs_nothing

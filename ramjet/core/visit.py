@@ -68,8 +68,6 @@ class Visit:
     gave_up: bool = False
     """Whether it waited for longer than anybody should."""
     decision: Decision | None = None
-    looked: Decision | None = None
-    """The last look at where it could go, for one that is held."""
     first_token_at: float | None = None
 
 

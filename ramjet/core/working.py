@@ -59,13 +59,10 @@ def explain(router: Router, arrival: Arrival, now: float) -> dict[str, Any]:
     }
 
 
-def waiting(router: Router, visit: Visit) -> list[dict[str, Any]]:
-    """What keeps a held request out of the cheapest replicas, by the last look at them."""
-    looked = visit.looked
-    if looked is None:
-        return []
+def waiting(router: Router, visit: Visit, decision: Decision | None, most: int) -> list[dict[str, Any]]:
+    """What keeps a held request out of the cheapest replicas, by how they rank."""
     rows = []
-    for scored in looked.ranked[:MOST_REPLICAS]:
+    for scored in decision.ranked[:most] if decision is not None else ():
         entry = router.admission.entry(scored.candidate, visit)
         told = {"replica": scored.candidate.replica, "obstacle": entry.obstacle, "way": entry.way}
         seconds = {

@@ -31,11 +31,13 @@ def poll(
 ) -> list[tuple[str, str]]:
     """Who enters at a time, and where."""
     entered: list[tuple[str, str]] = []
+    look = rank or (lambda _: ranked)
     admission.poll(
         now,
         ["a", "b", "c", "d"],
-        rank or (lambda _: ranked),
+        look,
         lambda who, chosen: entered.append((who, chosen.candidate.replica)),
+        glance=lambda who: (scored.candidate._replace(harm_s=0.0) for scored in look(who)),
     )
     return entered
 
@@ -259,7 +261,13 @@ class Door(RuleBasedStateMachine):
             self.waiting.remove(who)
             self.inside.append(who)
 
-        self.admission.poll(self.now, "abcd", lambda _: self.fleet, enter)
+        self.admission.poll(
+            self.now,
+            "abcd",
+            lambda _: self.fleet,
+            enter,
+            glance=lambda _: [each.candidate._replace(harm_s=0.0) for each in self.fleet],
+        )
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
@@ -279,3 +287,26 @@ class Door(RuleBasedStateMachine):
 
 
 TestDoor = Door.TestCase
+
+
+# -- looking takes time -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("waits_s", "looked_at"), [(1.0, []), (301.0, ["one"])])
+def test_who_has_no_place_anywhere_is_not_ranked(waits_s: float, looked_at: list[str]) -> None:
+    """
+    What others would lose is dear to work out, and does not matter where no other long read may begin; but who waits
+    for long has an allowance kept for them, and for that must be ranked.
+    """
+    admission: Admission[str] = Admission(Terms())
+    admission.hold("one", None, 0.0)
+    reading = at("a", read_s=COLD_S, cold_reads=1)
+    ranked: list[str] = []
+
+    def rank(who: str) -> list[Scored]:
+        ranked.append(who)
+        return [reading]
+
+    admission.poll(waits_s, ["a"], rank, lambda *_: None, glance=lambda _: [reading.candidate])
+
+    assert ranked == looked_at

@@ -149,7 +149,9 @@ def test_why_somebody_would_be_held_is_told() -> None:
 
     waits = to.arrive(arrival(user(text(20_000, "two")), name="two"), 0.2)
     assert to.place(waits, 0.2) is None
-    assert [row["obstacle"] for row in waiting(to, waits)] == ["reading"]
+    ((held, decision),) = to.held(0.3, 4)
+    assert held is waits
+    assert [row["obstacle"] for row in waiting(to, held, decision, 4)] == ["reading"]
     assert (
         explain(to, arrival(user(text(20_000, "three"))), 0.3)["decision"]["replicas"][0]["entry"]["obstacle"]
         == "reading"
