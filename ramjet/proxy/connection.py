@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 import httptools
 from multidict import CIMultiDict
+
+Sink = Callable[[bytes], bool]
+"""Takes a piece, and says whether it is full."""
 
 _MOST_UNREAD_BYTES = 1 << 20
 """An answer that is read more slowly than it comes is no longer taken in beyond this."""
@@ -37,6 +41,9 @@ class Answer:
         self._pieces: deque[bytes] = deque()
         self._unread_bytes = 0
         self._broken: Broken | None = None
+        self._sink: Sink | None = None
+        self._is_full = False
+        self._spilt: Exception | None = None
 
     async def read(self) -> bytes:
         """What has come of its body since the last time; waits for something, and is empty at the end only.
@@ -50,23 +57,75 @@ class Answer:
             if self.is_whole:
                 return b""
             await self._connection.wait()
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._unread_bytes = 0
+        data = self._collect()
         self._connection.go_on()
         return data
 
+    async def pour(self, sink: Sink) -> bool:
+        """Hand on what comes of its body in the same step in which it comes; nobody is woken for it.
+
+        Args:
+            sink: is called with every piece, and says whether it is full: then no more is taken in. What it raises is
+                raised here.
+
+        Returns:
+            True at the end; False when the sink is full, and this is to be called again when it no longer is.
+
+        Raises:
+            Broken: the rest will never come.
+        """
+        self._sink, self._is_full = sink, False
+        try:
+            self.hand_on()
+            if not self._is_full:
+                self._connection.go_on()
+            while not self.has_news:
+                await self._connection.wait()
+        finally:
+            self._sink = None
+        if self._spilt is not None:
+            raise self._spilt
+        if self._is_full:
+            return False
+        if self._broken is not None:
+            raise self._broken
+        return True
+
     # -- the connection's side --------------------------------------------------------------------------------------
 
-    def take(self, piece: bytes) -> bool:
-        """More has come; whether that is enough for now."""
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody who waits is to be told now."""
+        return self._sink is None or self._is_full or self.is_whole or bool(self._broken or self._spilt)
+
+    def take(self, piece: bytes) -> None:
+        """More has come."""
         self._pieces.append(piece)
         self._unread_bytes += len(piece)
-        return self._unread_bytes > _MOST_UNREAD_BYTES
+
+    def hand_on(self) -> None:
+        """Give what has come to whom it is poured into."""
+        if self._sink is None or self._is_full or self._spilt is not None or not self._pieces:
+            return
+        try:
+            self._is_full = self._sink(self._collect())
+        except Exception as error:  # noqa: BLE001 - it is raised again, by whom it concerns
+            self._spilt = error
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether no more should come for now."""
+        return self._is_full or self._unread_bytes > _MOST_UNREAD_BYTES
 
     def fail(self, error: Broken) -> None:
         """No more will come, and it is not whole."""
         self._broken = error
+
+    def _collect(self) -> bytes:
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._unread_bytes = 0
+        return data
 
 
 class Connection(asyncio.Protocol):
@@ -164,9 +223,18 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"no HTTP: {type(error).__name__}")
-        if self._answer is None and self._head_bytes > _MOST_HEAD_BYTES:
-            self._fail("a head without end")
-        self._wake()
+        answer = self._answer
+        if answer is None:
+            if self._head_bytes > _MOST_HEAD_BYTES:
+                self._fail("a head without end")
+                self._wake()
+            return
+        answer.hand_on()
+        if not answer.is_whole and answer.is_enough and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        if answer.has_news:
+            self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is closed, by the other side or by us."""
@@ -208,10 +276,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         """A piece of a body has been read."""
-        if self._asked and self._answer is not None and self._answer.take(piece) and not self._paused:
-            self._paused = True
-            assert self._transport is not None
-            self._transport.pause_reading()
+        if self._asked and self._answer is not None:
+            self._answer.take(piece)
 
     def on_message_complete(self) -> None:
         """An answer has been read to its end."""

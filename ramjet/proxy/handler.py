@@ -46,6 +46,8 @@ _MOST_START_BYTES = 1 << 20
 _MODELS_TIMEOUT_S = 5.0
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
+_GAP_PART = 0.02
+"""The time that an answer may pause begins anew with every piece, but for so small a part: timers cost time too."""
 _ADMIT_S = 0.005
 _ADMIT_EVERY_S = 1.0
 _THREAD_BYTES = 128 << 10
@@ -349,16 +351,29 @@ class Handler:
         limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
-        while data:
+        heard_at = loop.time()
+
+        def take(data: bytes) -> bool:
+            nonlocal heard_at
             now = time.monotonic()
             _delivered(lease, answer, now)
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
                 self.admit_soon()
-            await exchange.write(out)
-            limit.reschedule(loop.time() + gap_s)
-            data = await answer.read()
+            if (heard := loop.time()) - heard_at > _GAP_PART * gap_s:
+                heard_at = heard
+                limit.reschedule(heard + gap_s)
+            return exchange.put(out)
+
+        is_whole = not data
+        is_behind = not is_whole and take(data)
+        while not is_whole:
+            if is_behind:
+                await exchange.drain()
+                limit.reschedule(loop.time() + gap_s)
+            is_whole = await answer.pour(take)
+            is_behind = not is_whole
         await exchange.write(observer.close())
         exchange.outcome = "stream_error_event" if observer.error else _by_status(answer.status)
         return await exchange.end()
