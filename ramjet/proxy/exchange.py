@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import HttpVersion11, web
+from aiohttp.http import StreamWriter
 from multidict import CIMultiDict
 
 from ramjet.core.prompt import Prompt
@@ -18,6 +19,8 @@ from ramjet.proxy.errors import Refusal
 
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER, on and for no time: closing resets the connection."""
+_MOST_UNSENT_BYTES = 64 << 10
+"""A client for which more than this waits in the transport is behind."""
 _HELD = b": held\n\n"
 """A comment of an event stream, which no client takes for an event."""
 
@@ -58,6 +61,8 @@ class Exchange:
     an answer, so any replica may still give it."""
     response: web.StreamResponse | None = None
     """Set from the moment on that the client has been sent a byte of an answer."""
+    writer: StreamWriter | None = None
+    """How its bytes, or those of the stream that was opened, get to the client."""
     writing: bool = False
     """Whether it is the client that is waited for, and not the replica."""
     outcome: str = "internal_error"
@@ -82,7 +87,7 @@ class Exchange:
         transport = self.request.transport
         # A client that has not taken what was sent gets no more: to wait for it would be to miss that it is let in.
         if transport is not None and not transport.get_write_buffer_size():
-            await self._send(self.opened, _HELD)
+            self._send(_HELD)
 
     async def start(self, response: web.StreamResponse) -> None:
         """Send the head; from now on the client has seen a byte of the answer.
@@ -108,7 +113,7 @@ class Exchange:
         if self.last_answer:
             response.force_close()
         try:
-            await response.prepare(self.request)
+            self.writer = cast("StreamWriter", await response.prepare(self.request))
         except ConnectionError:
             raise ClientLeft from None
 
@@ -118,16 +123,45 @@ class Exchange:
         Raises:
             ClientLeft: there is nobody to send it to.
         """
-        if data and self.response is not None:
-            self.writing = True
-            await self._send(self.response, data)
-            self.writing = False
+        if self.put(data):
+            await self.drain()
 
-    async def _send(self, response: web.StreamResponse, data: bytes) -> None:
+    def put(self, data: bytes) -> bool:
+        """Send a piece of the answer without waiting; whether the client is behind, and to be waited for by `drain`.
+
+        Raises:
+            ClientLeft: there is nobody to send it to.
+        """
+        if not data or self.response is None:
+            return False
+        self._send(data)
+        transport = self.request.transport
+        return transport is not None and transport.get_write_buffer_size() > _MOST_UNSENT_BYTES
+
+    async def drain(self) -> None:
+        """Wait for a client that is behind.
+
+        Raises:
+            ClientLeft: there is nobody to wait for.
+        """
+        assert self.writer is not None
+        self.writing = True
         try:
-            await response.write(data)
+            await self.writer.drain()
         except ConnectionError:
             raise ClientLeft from None
+        self.writing = False
+
+    def _send(self, data: bytes) -> None:
+        """Frame a piece and give it to the transport. aiohttp's writer waits for nothing here, so no task is needed."""
+        assert self.writer is not None
+        try:
+            self.writer.write(data, drain=False).send(None)
+        except StopIteration:
+            return
+        except ConnectionError:
+            raise ClientLeft from None
+        raise AssertionError("aiohttp's writer waited")
 
     async def end(self) -> web.StreamResponse:
         """Complete the answer.

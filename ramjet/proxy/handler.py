@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import aiohttp
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
@@ -29,6 +28,7 @@ from ramjet.core.splice import ask_for_usage
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
 from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.proxy import errors, headers
+from ramjet.proxy.connection import Answer, Broken
 from ramjet.proxy.door import Door, Refused
 from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer
 from ramjet.proxy.models import merged_models
@@ -46,6 +46,8 @@ _MOST_START_BYTES = 1 << 20
 _MODELS_TIMEOUT_S = 5.0
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
+_GAP_PART = 0.02
+"""The time that an answer may pause begins anew with every piece, but for so small a part: timers cost time too."""
 _ADMIT_S = 0.005
 _ADMIT_EVERY_S = 1.0
 _THREAD_BYTES = 128 << 10
@@ -281,7 +283,8 @@ class Handler:
                 await self._read_starts(exchange, visit, lease, limit)
                 async with self._upstream.send(
                     request.method,
-                    replica.url + _path_of(request),
+                    replica.url,
+                    _path_of(request),
                     head,
                     (spliced or body) if request.body_exists or body else None,
                 ) as answer:
@@ -295,9 +298,9 @@ class Handler:
                 silence = f"no byte in limits.first_byte_s = {options.first_byte_s:g} s"
                 raise ReplicaFailed(Failure.FIRST_BYTE, silence) from None
             return exchange.cut("client_stall" if exchange.writing else "upstream_stall")
-        except aiohttp.ClientError as error:
+        except Broken as error:
             if exchange.response is None:
-                raise ReplicaFailed(Failure.RESET, type(error).__name__) from error
+                raise ReplicaFailed(Failure.RESET, str(error)) from error
             return exchange.cut("upstream_reset")
 
     async def _read_starts(self, exchange: Exchange, visit: Visit, lease: Lease, limit: asyncio.Timeout) -> None:
@@ -311,8 +314,8 @@ class Handler:
             name = f"{exchange.request_id}-{lease.slices + 1}"
             head = self._head(request, name, lease.replica.name, plain=True)
             start = await loop.run_in_executor(self._reader, body_of, body, exchange.endpoint, lease.starts[0].cut)
-            url = lease.replica.url + _path_of(request)
-            async with self._upstream.send(request.method, url, head, start) as answer:
+            url, path = lease.replica.url, _path_of(request)
+            async with self._upstream.send(request.method, url, path, head, start) as answer:
                 _check_head(answer)
                 if answer.status in _BUSY:
                     await self._keep_busy(exchange, lease, answer)
@@ -335,7 +338,7 @@ class Handler:
         exchange: Exchange,
         visit: Visit,
         lease: Lease,
-        answer: aiohttp.ClientResponse,
+        answer: Answer,
         limit: asyncio.Timeout,
         *,
         untouched: bool,
@@ -344,25 +347,38 @@ class Handler:
         if exchange.opened is not None and not _is_plain_stream(answer):
             return await self._tell(exchange, lease, answer)
         gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
-        data = await answer.content.readany()
+        data = await answer.read()
         limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
-        while data:
+        heard_at = loop.time()
+
+        def take(data: bytes) -> bool:
+            nonlocal heard_at
             now = time.monotonic()
             _delivered(lease, answer, now)
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
                 self.admit_soon()
-            await exchange.write(out)
-            limit.reschedule(loop.time() + gap_s)
-            data = await answer.content.readany()
+            if (heard := loop.time()) - heard_at > _GAP_PART * gap_s:
+                heard_at = heard
+                limit.reschedule(heard + gap_s)
+            return exchange.put(out)
+
+        is_whole = not data
+        is_behind = not is_whole and take(data)
+        while not is_whole:
+            if is_behind:
+                await exchange.drain()
+                limit.reschedule(loop.time() + gap_s)
+            is_whole = await answer.pour(take)
+            is_behind = not is_whole
         await exchange.write(observer.close())
         exchange.outcome = "stream_error_event" if observer.error else _by_status(answer.status)
         return await exchange.end()
 
-    async def _tell(self, exchange: Exchange, lease: Lease, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _tell(self, exchange: Exchange, lease: Lease, answer: Answer) -> web.StreamResponse:
         """Tell the client of an answer that cannot go on where a stream was opened while it was held."""
         if answer.status >= 400:
             return await self._pass_on(exchange, await self._keep(lease, answer))
@@ -372,7 +388,7 @@ class Handler:
         )
         return await exchange.refuse(errors.NO_STREAM, message)
 
-    async def _keep_busy(self, exchange: Exchange, lease: Lease, answer: aiohttp.ClientResponse) -> None:
+    async def _keep_busy(self, exchange: Exchange, lease: Lease, answer: Answer) -> None:
         """Keep a replica's "busy" for the client, in case no other replica can serve either.
 
         Raises:
@@ -381,7 +397,7 @@ class Handler:
         exchange.busy = await self._keep(lease, answer)
         raise ReplicaFailed(Failure.BUSY, f"status {answer.status}")
 
-    async def _keep(self, lease: Lease, answer: aiohttp.ClientResponse) -> KeptAnswer:
+    async def _keep(self, lease: Lease, answer: Answer) -> KeptAnswer:
         """Read an error answer, or its beginning where it is long."""
         body = await read_at_most(answer, _MOST_ERROR_BYTES)
         lease.replica.answered(time.monotonic())
@@ -474,7 +490,7 @@ def _path_of(request: web.Request) -> str:
     return (request.rel_url.raw_path_qs or "/") if "://" in path else "/"
 
 
-def _delivered(lease: Lease, answer: aiohttp.ClientResponse, now: float) -> None:
+def _delivered(lease: Lease, answer: Answer, now: float) -> None:
     """Bytes of an answer have come: of a good one, or of an error."""
     if answer.status >= 400:
         lease.replica.answered(now)
@@ -482,7 +498,7 @@ def _delivered(lease: Lease, answer: aiohttp.ClientResponse, now: float) -> None
         log.warning("replica_up", replica=lease.replica.name, error=None)
 
 
-def _observer(answer: aiohttp.ClientResponse, *, watch: bool, hide_usage: bool) -> Observer:
+def _observer(answer: Answer, *, watch: bool, hide_usage: bool) -> Observer:
     kind, is_plain = _kind(answer), _is_plain(answer)
     if answer.status != 200 or not is_plain or not (watch or kind.startswith("text/event-stream")):
         return PlainObserver()
@@ -491,19 +507,19 @@ def _observer(answer: aiohttp.ClientResponse, *, watch: bool, hide_usage: bool) 
     return JsonObserver() if "json" in kind else PlainObserver()
 
 
-def _is_plain_stream(answer: aiohttp.ClientResponse) -> bool:
+def _is_plain_stream(answer: Answer) -> bool:
     return answer.status == 200 and _is_plain(answer) and _kind(answer).startswith("text/event-stream")
 
 
-def _kind(answer: aiohttp.ClientResponse) -> str:
+def _kind(answer: Answer) -> str:
     return answer.headers.get("content-type", "")
 
 
-def _is_plain(answer: aiohttp.ClientResponse) -> bool:
+def _is_plain(answer: Answer) -> bool:
     return answer.headers.get("content-encoding", "identity") == "identity"
 
 
-def _check_head(answer: aiohttp.ClientResponse) -> None:
+def _check_head(answer: Answer) -> None:
     """Refuse to pass on a head that is none: a switch of protocols nobody asked for, control characters in headers.
 
     Raises:

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
 import msgspec
 from multidict import CIMultiDict
 
 from ramjet.core.fleet import Fleet
+from ramjet.proxy.connection import Broken
 from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
 
 _MOST_BYTES = 1 << 20
@@ -52,9 +52,9 @@ async def merged_models(
 
 async def _ask(url: str, upstream: Upstream, headers: CIMultiDict[str], timeout_s: float) -> tuple[int, bytes]:
     try:
-        async with asyncio.timeout(timeout_s), upstream.send("GET", f"{url}/v1/models", headers, None) as answer:
+        async with asyncio.timeout(timeout_s), upstream.send("GET", url, "/v1/models", headers, None) as answer:
             return answer.status, await read_at_most(answer, _MOST_BYTES)
-    except (ReplicaFailed, TimeoutError, aiohttp.ClientError):
+    except (ReplicaFailed, TimeoutError, Broken):
         return (
             502,
             b'{"error":{"message":"the replica did not answer","type":"api_error","code":"replica_unreachable"}}',

@@ -1,26 +1,29 @@
-"""Send a request to a replica and read its answer: aiohttp's client, with its defaults undone.
+"""Send a request to a replica and read its answer: a pool of connections, kept for less long than engines keep them.
 
-Left alone it would follow redirects, decode bodies, add headers, share 100 connections, keep them longer than engines
-do, and cut every answer after five minutes.
+The bytes go out as they came, in one piece, and the answer's come in as they are: nothing is followed, decoded, added or
+cut after so many minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass, field
+from functools import lru_cache
+from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp import hdrs
-from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
-from yarl import URL
 
 from ramjet.core.retry import Failure
+from ramjet.proxy.connection import Answer, Broken, Connection
 
-_READ_BUFFER_BYTES = 1 << 20
+_KNOWN_S = 10.0
+"""For so long a name's addresses are not asked for again."""
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class ReplicaFailed(Exception):
@@ -29,6 +32,29 @@ class ReplicaFailed(Exception):
     def __init__(self, failure: Failure, message: str) -> None:
         super().__init__(message)
         self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a replica is, from its URL."""
+
+    host: str
+    port: int
+    is_secure: bool
+    named: bytes
+    """The host as the Host header has it."""
+    base: str
+    """What its paths begin with."""
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The connections to one place that nobody uses, and where it is."""
+
+    unused: list[Connection] = field(default_factory=list)
+    """The one that was used last is the last, and the first to be used again: the others are closed in time."""
+    addresses: list[str] = field(default_factory=list)
+    asked_at: float = 0.0
 
 
 class Upstream:
@@ -41,140 +67,180 @@ class Upstream:
     """
 
     def __init__(self, *, connect_s: float, idle_s: float) -> None:
-        reused = aiohttp.TraceConfig()
-        reused.on_connection_reuseconn.append(_mark_reused)
         self.connect_s = connect_s
-        self._pooled = _session(_Connector(limit=0, keepalive_timeout=idle_s, ttl_dns_cache=10), reused)
-        # For the second try after a pooled connection turned out to be stale: never a pooled one again.
-        self._fresh = _session(aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10))
+        self._idle_s = idle_s
+        self._pools: defaultdict[_Place, _Pool] = defaultdict(_Pool)
+        self._open: set[Connection] = set()
+        """Those that carry something."""
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._pooled.close()
-        await self._fresh.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in (*self._open, *(each for pool in self._pools.values() for each in pool.unused)):
+            connection.close()
+        self._pools.clear()
+        await asyncio.sleep(0)  # the transports close in the loop's next step
 
     @asynccontextmanager
     async def send(
-        self, method: str, url: str, headers: CIMultiDict[str], body: bytes | None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        self, method: str, url: str, path: str, headers: CIMultiDict[str], body: bytes | None
+    ) -> AsyncIterator[Answer]:
         """Send a request and hand out the answer once its head has come; the connection goes with the context.
 
         An unused connection that the engine has closed meanwhile, or on which it says what is no answer, is no failure
         of the replica: the request is sent again, once, on a fresh one.
 
+        Args:
+            method: of the request.
+            url: the replica's.
+            path: and query, as the client sent them; it follows the path of the replica's URL.
+            headers: all but Host and Content-Length.
+            body: what follows them; None for none.
+
         Raises:
             ReplicaFailed: before the head had come.
         """
-        response = await self._head(method, URL(url, encoded=True), headers, body)
+        place = _place(url)
+        head = _head(method, place, path, headers, None if body is None else len(body))
+        connection = self._unused(place)
         try:
-            yield response
+            try:
+                if connection is None:
+                    connection = await self._connect(place)
+                    answer = await self._ask(connection, method, head, body)
+                else:
+                    try:
+                        answer = await self._ask(connection, method, head, body)
+                    except Broken:
+                        # A second one may be as stale: never a pooled one again.
+                        connection.close()
+                        connection = None
+                        connection = await self._connect(place)
+                        answer = await self._ask(connection, method, head, body)
+            except Broken as error:
+                raise ReplicaFailed(Failure.RESET, str(error)) from error
+            yield answer
         finally:
-            # Gives the connection back where the answer has been read to its end, closes it at once where not:
-            # that is how an engine learns that nobody waits for the rest.
-            response.close() if not response.content.is_eof() else response.release()
+            if connection is not None:
+                self._give_back(place, connection)
 
-    async def _head(
-        self, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None
-    ) -> aiohttp.ClientResponse:
-        seen = SimpleNamespace(reused=False)
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s)
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, connection: Connection, method: str, head: bytes, body: bytes | None) -> Answer:
+        self._open.add(connection)
+        return await connection.ask(method, head, body)
+
+    def _unused(self, place: _Place) -> Connection | None:
+        unused, now = self._pools[place].unused, asyncio.get_running_loop().time()
+        while unused:
+            connection = unused.pop()
+            if connection.is_reusable and now - connection.unused_since < self._idle_s:
+                return connection
+            connection.close()
+        return None
+
+    def _give_back(self, place: _Place, connection: Connection) -> None:
+        self._open.discard(connection)
+        if not connection.is_reusable:
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        connection.unused_since = loop.time()
+        self._pools[place].unused.append(connection)
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(self._idle_s, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what has been unused for too long."""
+        loop = asyncio.get_running_loop()
+        oldest_at, left = loop.time() - self._idle_s, False
+        for place, pool in list(self._pools.items()):
+            for connection in pool.unused:
+                if connection.unused_since <= oldest_at:
+                    connection.close()
+            pool.unused = [each for each in pool.unused if each.unused_since > oldest_at and each.is_reusable]
+            left = left or bool(pool.unused)
+            if not pool.unused and loop.time() - pool.asked_at > _KNOWN_S:
+                del self._pools[place]
+        self._sweeping = loop.call_later(self._idle_s / 4, self._sweep) if left else None
+
+    async def _connect(self, place: _Place) -> Connection:
+        """A new connection, to the first address that takes one.
+
+        Raises:
+            ReplicaFailed: there is none, and why. Without the address: clients may read it, and where a replica is is no
+                business of theirs.
+        """
+        loop, errors = asyncio.get_running_loop(), []
         try:
-            return await _request(self._pooled, method, url, headers, body, timeout=limit, trace_request_ctx=seen)
-        except (
-            aiohttp.ServerDisconnectedError,
-            aiohttp.ClientOSError,
-            aiohttp.ClientResponseError,  # what stood there was no answer: left over from an earlier one
-            ConnectionError,
-        ) as error:
-            if isinstance(error, aiohttp.ClientConnectorError) or not seen.reused:
-                raise _failed(error) from error
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise _failed(error) from error
-        try:
-            return await _request(self._fresh, method, url, headers, body, timeout=limit)
-        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise _failed(error) from error
+            async with asyncio.timeout(self.connect_s):
+                for address in await self._addresses(place):
+                    try:
+                        _, connection = await loop.create_connection(
+                            Connection,
+                            address,
+                            place.port,
+                            ssl=self._context() if place.is_secure else None,
+                            server_hostname=place.host if place.is_secure else None,
+                        )
+                    except OSError as error:
+                        errors.append(error)
+                    else:
+                        return connection
+        except TimeoutError:
+            raise ReplicaFailed(Failure.UNREACHABLE, "no connection in time") from None
+        except OSError as error:
+            errors.append(error)
+        if errors and all(isinstance(error, ConnectionRefusedError) for error in errors):
+            raise ReplicaFailed(Failure.REFUSED, "connection refused")
+        raise ReplicaFailed(Failure.UNREACHABLE, "cannot be reached") from errors[0] if errors else None
+
+    async def _addresses(self, place: _Place) -> list[str]:
+        loop, pool = asyncio.get_running_loop(), self._pools[place]
+        if not pool.addresses or loop.time() - pool.asked_at > _KNOWN_S:
+            found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+            pool.addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+            pool.asked_at = loop.time()
+        return pool.addresses
+
+    def _context(self) -> ssl.SSLContext:
+        self._tls = self._tls or ssl.create_default_context()
+        return self._tls
 
 
-async def read_at_most(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """An answer's body, or its beginning where it is longer."""
+async def read_at_most(answer: Answer, most_bytes: int) -> bytes:
+    """An answer's body, or its beginning where it is longer.
+
+    Raises:
+        Broken: the rest will never come.
+    """
     pieces, size = [], 0
-    while size < most_bytes and (piece := await answer.content.readany()):
+    while size < most_bytes and (piece := await answer.read()):
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)[:most_bytes]
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Never hands out a pooled connection on which something came that nobody had asked for.
-
-    aiohttp's own would give it to the next request as its answer. `_get` is private to aiohttp: tests/fuzz/test_stray.py
-    sends such bytes, and tells when a version of aiohttp no longer asks it.
-    """
-
-    async def _get(self, key: Any, traces: Any) -> Any:
-        while (connection := await super()._get(key, traces)) is not None:
-            if connection.protocol is not None and not connection.protocol.should_close:
-                return connection
-            connection.close()
-        return None
+@lru_cache(maxsize=4_096)
+def _place(url: str) -> _Place:
+    parts = urlsplit(url)
+    is_secure = parts.scheme == "https"
+    host = parts.hostname or ""
+    return _Place(
+        host, parts.port or (443 if is_secure else 80), is_secure, parts.netloc.encode("ascii" if parts.netloc.isascii() else "idna"),
+        parts.path.rstrip("/"),
+    )  # fmt: skip
 
 
-def _session(connector: aiohttp.TCPConnector, *traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        skip_auto_headers=(hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE),
-        read_bufsize=_READ_BUFFER_BYTES,
-        max_line_size=64 << 10,
-        max_field_size=64 << 10,
-        trust_env=False,
-        trace_configs=list(traces),
-    )
-
-
-async def _request(
-    session: aiohttp.ClientSession, method: str, url: URL, headers: CIMultiDict[str], body: bytes | None, **more: Any
-) -> aiohttp.ClientResponse:
-    data = None if body is None else _Body(body)
-    return await session.request(method, url, headers=headers, data=data, allow_redirects=False, **more)
-
-
-async def _mark_reused(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-    context.trace_request_ctx.reused = True
-
-
-def _failed(error: Exception) -> ReplicaFailed:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        refused = isinstance(error.os_error, ConnectionRefusedError)
-        # Without the address: clients may read this, and where a replica is is no business of theirs.
-        if refused:
-            return ReplicaFailed(Failure.REFUSED, "connection refused")
-        return ReplicaFailed(Failure.UNREACHABLE, "cannot be reached")
-    if isinstance(error, (aiohttp.ConnectionTimeoutError, TimeoutError, asyncio.TimeoutError)):
-        return ReplicaFailed(Failure.UNREACHABLE, "no connection in time")
-    return ReplicaFailed(Failure.RESET, type(error).__name__)
-
-
-class _Body(aiohttp.Payload):
-    """Bytes as they are: aiohttp's own payload for bytes warns above 1 MiB, and long prompts are the normal case."""
-
-    _autoclose = True
-
-    def __init__(self, value: bytes) -> None:
-        super().__init__(value)
-        self._size = len(value)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """The body as text; part of aiohttp's interface."""
-        return bytes(self._value).decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write the whole body; the transport takes it in one piece and the loop is not held up."""
-        await writer.write(self._value)
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Write the whole body, whose length is the announced one."""
-        del content_length
-        await writer.write(self._value)
+def _head(method: str, place: _Place, path: str, headers: CIMultiDict[str], body_bytes: int | None) -> bytes:
+    """The request line and all headers; a fragment is no part of what is asked for."""
+    target = f"{place.base}{path.partition('#')[0]}"
+    lines = [f"{method} {target} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if body_bytes is not None or method in _WITH_BODY:
+        lines.append(f"Content-Length: {body_bytes or 0}")
+    text = "\r\n".join(lines).encode(errors="surrogateescape")
+    return b"%b\r\nHost: %b\r\n\r\n" % (text, place.named)

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import math
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
@@ -13,6 +14,15 @@ import aiohttp
 
 from ramjet.lab.loop import _Clients
 from ramjet.lab.workloads import Workload
+
+
+class Body(aiohttp.BytesPayload):
+    """A request's body; aiohttp warns of bytes above 1 MiB unless they are told to be meant."""
+
+    def __init__(self, value: bytes) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            super().__init__(value)
 
 
 class Clients(ABC):

@@ -27,9 +27,8 @@ import aiohttp
 import msgspec
 
 from ramjet.lab.workloads import BLOCK_TOKENS, Conversation, Turn, Workload, build
-from ramjet.proxy.upstream import _Body
 from ramjet.sim.tokens import TOKEN_CHARACTERS
-from tests.evidence.clients import Clients, noise
+from tests.evidence.clients import Body, Clients, noise
 from tests.soak.process import Served
 
 DAY_S = 86_400.0
@@ -164,7 +163,7 @@ class _Play(Clients):
         }
         raw = msgspec.json.encode(body)
         head = {"content-type": "application/json"}
-        async with session.post(self.url, data=_Body(raw), headers=head) as answer:
+        async with session.post(self.url, data=Body(raw), headers=head) as answer:
             while await answer.content.readany():
                 pass
         self._sent.answers[answer.status] += 1

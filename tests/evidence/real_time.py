@@ -27,12 +27,11 @@ from ramjet.lab.loop import facts_of, simulate
 from ramjet.lab.policies import Request
 from ramjet.lab.production import POLICIES
 from ramjet.lab.workloads import BLOCK_TOKENS, WORKLOADS, Run, Turn, Workload, build
-from ramjet.proxy.upstream import _Body
 from ramjet.replica.server import running_replica
 from ramjet.sim.profile import Profile, Timing
 from ramjet.sim.prompt import render_chat
 from ramjet.sim.tokens import TOKEN_CHARACTERS
-from tests.evidence.clients import Clients, noise
+from tests.evidence.clients import Body, Clients, noise
 from tests.soak.process import served
 
 _OPENING = render_chat({"messages": [{"role": "system", "content": ""}]}).index("\n") + 1
@@ -146,7 +145,7 @@ class _Play(Clients):
         }
         raw, head = msgspec.json.encode(body), {"content-type": "application/json"}
         arrived_at = self.now()
-        async with session.post(self.url, data=_Body(raw), headers=head) as answer:
+        async with session.post(self.url, data=Body(raw), headers=head) as answer:
             pieces = [await answer.content.readany()]
             first_at = self.now()
             if answer.status != 200:

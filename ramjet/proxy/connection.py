@@ -1,0 +1,306 @@
+"""One connection to a replica: a request out, an answer in, as HTTP/1.1 has it.
+
+llhttp reads the answer's framing, through httptools; who waits is woken when there is something, and no task runs here.
+A connection carries one exchange at a time. Whatever comes while nobody has asked for anything spoils it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+from multidict import CIMultiDict
+
+Sink = Callable[[bytes], bool]
+"""Takes a piece, and says whether it is full."""
+
+_MOST_UNREAD_BYTES = 1 << 20
+"""An answer that is read more slowly than it comes is no longer taken in beyond this."""
+_MOST_HEAD_BYTES = 256 << 10
+_WITHOUT_BODY = frozenset({204, 304})
+_SWITCHING = 101
+
+
+class Broken(Exception):
+    """A connection ended, or what came on it is no HTTP, before the answer was whole."""
+
+
+class Answer:
+    """A replica's answer, as far as it has come."""
+
+    def __init__(self, connection: Connection, status: int, reason: str, headers: CIMultiDict[str]) -> None:
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        self.is_whole = False
+        """Whether its last byte has come."""
+        self._connection = connection
+        self._pieces: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._broken: Broken | None = None
+        self._sink: Sink | None = None
+        self._is_full = False
+        self._spilt: Exception | None = None
+
+    async def read(self) -> bytes:
+        """What has come of its body since the last time; waits for something, and is empty at the end only.
+
+        Raises:
+            Broken: the rest will never come.
+        """
+        while not self._pieces:
+            if self._broken is not None:
+                raise self._broken
+            if self.is_whole:
+                return b""
+            await self._connection.wait()
+        data = self._collect()
+        self._connection.go_on()
+        return data
+
+    async def pour(self, sink: Sink) -> bool:
+        """Hand on what comes of its body in the same step in which it comes; nobody is woken for it.
+
+        Args:
+            sink: is called with every piece, and says whether it is full: then no more is taken in. What it raises is
+                raised here.
+
+        Returns:
+            True at the end; False when the sink is full, and this is to be called again when it no longer is.
+
+        Raises:
+            Broken: the rest will never come.
+        """
+        self._sink, self._is_full = sink, False
+        try:
+            self.hand_on()
+            if not self._is_full:
+                self._connection.go_on()
+            while not self.has_news:
+                await self._connection.wait()
+        finally:
+            self._sink = None
+        if self._spilt is not None:
+            raise self._spilt
+        if self._is_full:
+            return False
+        if self._broken is not None:
+            raise self._broken
+        return True
+
+    # -- the connection's side --------------------------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody who waits is to be told now."""
+        return self._sink is None or self._is_full or self.is_whole or bool(self._broken or self._spilt)
+
+    def take(self, piece: bytes) -> None:
+        """More has come."""
+        self._pieces.append(piece)
+        self._unread_bytes += len(piece)
+
+    def hand_on(self) -> None:
+        """Give what has come to whom it is poured into."""
+        if self._sink is None or self._is_full or self._spilt is not None or not self._pieces:
+            return
+        try:
+            self._is_full = self._sink(self._collect())
+        except Exception as error:  # noqa: BLE001 - it is raised again, by whom it concerns
+            self._spilt = error
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether no more should come for now."""
+        return self._is_full or self._unread_bytes > _MOST_UNREAD_BYTES
+
+    def fail(self, error: Broken) -> None:
+        """No more will come, and it is not whole."""
+        self._broken = error
+
+    def _collect(self) -> bytes:
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._unread_bytes = 0
+        return data
+
+
+class Connection(asyncio.Protocol):
+    """To be made by `loop.create_connection`. `ask` is called again when `is_reusable` says so, and not before."""
+
+    def __init__(self) -> None:
+        self.unused_since = 0.0
+        """When its last answer was whole; the pool's to keep."""
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: Answer | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._failed: Broken | None = None
+        self._asked = False
+        """Whether an exchange is under way."""
+        self._has_body = True
+        self._keeps = False
+        """Whether the other side keeps the connection after this answer."""
+        self._paused = False
+        # The head that is being read.
+        self._reason = b""
+        self._headers: CIMultiDict[str] = CIMultiDict()
+        self._head_bytes = 0
+        self._until_close = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent on it."""
+        transport = self._transport
+        return (
+            not self._asked
+            and self._keeps
+            and self._failed is None
+            and transport is not None
+            and not transport.is_closing()
+        )
+
+    async def ask(self, method: str, head: bytes, body: bytes | None) -> Answer:
+        """Send a request, and give its answer once the answer's head has come.
+
+        Args:
+            method: as in the head.
+            head: the request line and all headers, with the empty line at their end.
+            body: what follows, unless there is none.
+
+        Raises:
+            Broken: there is no answer, or what came is none.
+        """
+        assert not self._asked
+        assert self._transport is not None
+        self._asked, self._has_body, self._answer, self._keeps = True, method != "HEAD", None, False
+        if self._failed is None:
+            if body:
+                self._transport.writelines((head, body))
+            else:
+                self._transport.write(head)
+        while (answer := self._come()) is None:
+            if self._failed is not None:
+                raise self._failed
+            await self.wait()
+        return answer
+
+    async def wait(self) -> None:
+        """Until something has come."""
+        assert self._waiter is None
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def go_on(self) -> None:
+        """Take in more of the answer."""
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """End it at once: that is how an engine learns that nobody waits for the rest."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        if not self._asked:
+            self._fail("something came that nobody had asked for")
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"no HTTP: {type(error).__name__}")
+        answer = self._answer
+        if answer is None:
+            if self._head_bytes > _MOST_HEAD_BYTES:
+                self._fail("a head without end")
+                self._wake()
+            return
+        answer.hand_on()
+        if not answer.is_whole and answer.is_enough and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        if answer.has_news:
+            self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is closed, by the other side or by us."""
+        if self._asked and self._until_close and error is None:
+            self._complete(keeps=False)
+        else:
+            self._fail("the connection was closed" if error is None else type(error).__name__)
+        self._wake()
+
+    # -- httptools --------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """An answer begins."""
+        if not self._asked:
+            self._fail("something came after the answer")
+        self._reason, self._headers, self._head_bytes, self._until_close = b"", CIMultiDict(), 0, False
+
+    def on_status(self, reason: bytes) -> None:
+        """A piece of the reason has been read."""
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header has been read."""
+        self._head_bytes += len(name) + len(value)
+        self._headers.add(name.decode(errors="surrogateescape"), value.decode(errors="surrogateescape"))
+
+    def on_headers_complete(self) -> None:
+        """A head has been read."""
+        status = self._parser.get_status_code()
+        if (status < 200 and status != _SWITCHING) or not self._asked:
+            return  # another head follows, and that is the answer's
+        headers = self._headers
+        self._answer = Answer(self, status, self._reason.decode(errors="surrogateescape"), headers)
+        is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        self._until_close = not is_chunked and "content-length" not in headers and status not in _WITHOUT_BODY
+        if not self._has_body:
+            # llhttp knows nothing of the request, and would take the next answer for this one's body.
+            self._complete(keeps=False)
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of a body has been read."""
+        if self._asked and self._answer is not None:
+            self._answer.take(piece)
+
+    def on_message_complete(self) -> None:
+        """An answer has been read to its end."""
+        if self._answer is not None and self._asked:
+            self._complete(keeps=self._parser.should_keep_alive())
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _come(self) -> Answer | None:
+        return self._answer
+
+    def _complete(self, *, keeps: bool) -> None:
+        assert self._answer is not None
+        self._answer.is_whole = True
+        self._asked, self._keeps = False, keeps
+
+    def _fail(self, why: str) -> None:
+        if self._failed is None:
+            self._failed = Broken(why)
+        if self._asked and self._answer is not None:
+            self._answer.fail(self._failed)
+        self.close()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
