@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import httpx
 
+from ramjet.engines.facts import Engine
+from ramjet.engines.known import ENGINES, PATHS, detect
+
 _MOST_BYTES = 16 << 20
 """Of one page: the metrics of an engine with many labels have some hundred kilobytes."""
 
@@ -27,6 +30,25 @@ async def ask(
     head = {"authorization": f"Bearer {key}"} if key is not None else {}
     texts = await asyncio.gather(*(_text(client, url + path, head, timeout_s) for path in wanted))
     return {path: text for path, text in zip(wanted, texts, strict=True) if text is not None}
+
+
+async def read(
+    client: httpx.AsyncClient, url: str, name: str = "auto", *, key: str | None = None, timeout_s: float
+) -> tuple[Engine, Mapping[str, str]]:
+    """The engine of a replica, and the pages that say what it is.
+
+    Args:
+        client: what asks.
+        url: where the replica is, without a trailing slash.
+        name: the engine's, where it is known; `auto` finds out, for which it is asked for every page of every engine.
+        key: what the replica asks for.
+        timeout_s: for each page, connecting included.
+    """
+    engine = ENGINES.get(name)
+    pages = await ask(client, url, PATHS if engine is None else engine.fact_paths, key=key, timeout_s=timeout_s)
+    engine = engine or detect(pages)
+    old = [old for new, old in engine.old_paths.items() if new not in pages]
+    return engine, {**pages, **await ask(client, url, old, key=key, timeout_s=timeout_s)}
 
 
 async def _text(client: httpx.AsyncClient, url: str, head: Mapping[str, str], timeout_s: float) -> str | None:

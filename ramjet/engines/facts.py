@@ -93,9 +93,11 @@ class Engine:
     fact_paths: tuple[str, ...]
     """Pages from which `facts` reads, those that tell this engine from others first."""
     load_paths: tuple[str, ...]
-    """Pages from which `loads` reads; as few as will do, for they are asked every second."""
+    """Pages from which `loads` reads, each of which will do alone, the best first: one is asked for every second."""
     speaks: Callable[[Pages], bool]
     """Whether these pages are this engine's."""
     facts: Callable[[Pages], Facts]
     loads: Callable[[Pages], tuple[Loads, ...]]
     """One for each data-parallel rank, in their order; nothing where the pages say nothing."""
+    old_paths: Mapping[str, str] = field(default_factory=dict)
+    """What pages were once called: asked for only where the new name was not answered, for engines complain of it."""

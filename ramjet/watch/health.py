@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import httpx
 import structlog
 
+from ramjet import pages
 from ramjet.core.fleet import Replica, State
 from ramjet.core.router import Router
-from ramjet.engines import sglang
 
 log = structlog.get_logger()
 
@@ -70,7 +70,7 @@ class HealthWatch:
             head = {"authorization": f"Bearer {key}"} if key is not None else {}
             if probes % _MODELS_EVERY == 0:
                 await _read_models(replica, client, head, probing.timeout_s)
-                await self._read_pools(replica, client, head, probing.timeout_s)
+                await self._read_pools(replica, client, key, probing.timeout_s)
             error, refused = await _probe(replica.url + probing.path, client, head, probing.timeout_s)
             if replica.probed(time.monotonic(), error=error, refused=refused):
                 log.warning(_EVENTS[replica.state], replica=replica.name, error=replica.last_error)
@@ -80,29 +80,16 @@ class HealthWatch:
             probes += 1
             await asyncio.sleep(probing.interval_s)
 
-    async def _read_pools(
-        self, replica: Replica, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float
-    ) -> None:
+    async def _read_pools(self, replica: Replica, client: httpx.AsyncClient, key: str | None, timeout_s: float) -> None:
         """Learn how large a replica's cache is, if it says so; what the configuration says goes before."""
-        pools = sglang.pools(await _page(f"{replica.url}/server_info", client, head, timeout_s))
-        if pools.tokens is None and replica.configured.tokens is None:
-            pools = pools.over(sglang.pools_of_loads(await _page(f"{replica.url}/v1/loads", client, head, timeout_s)))
+        engine, told = await pages.read(client, replica.url, key=key, timeout_s=timeout_s)
+        pools = engine.facts(told).pools
         if replica.name in self._router.fleet.replicas and self._router.resize(replica.name, reported=pools):
             now = replica.pools
             log.info(
                 "replica_pools", replica=replica.name, pool_tokens=now.tokens, snapshot_slots=now.slots,
                 snapshots_per_path=now.per_path, chunk_tokens=now.chunk_tokens, host_tier=now.host,
             )  # fmt: skip
-
-
-async def _page(url: str, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float) -> object:
-    """What a page says, as JSON; None where it says nothing of use."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            answer = await client.get(url, headers=head, timeout=timeout_s)
-        return answer.json() if answer.is_success else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, TimeoutError, RecursionError):
-        return None
 
 
 _EVENTS = {State.UP: "replica_up", State.TRIAL: "replica_trial", State.DOWN: "replica_down"}

@@ -1,0 +1,116 @@
+"""vLLM's pages: `/metrics`, `/version` and `/v1/models`, in the names of 0.8 to 0.32.
+
+It has no page of its settings; the sizes of its cache are labels of `vllm:cache_config_info`. A hybrid model's states lie
+in blocks of the same pool as everything else, so it has no slots, and reuse is a multiple of a block that is much longer.
+"""
+
+from __future__ import annotations
+
+from ramjet.engines.facts import Engine, Facts, Loads, Pages
+from ramjet.engines.reading import (
+    Said,
+    Told,
+    all_of,
+    count,
+    document,
+    exports,
+    facts_of,
+    loads_of,
+    mapping,
+    models,
+    owners,
+    samples,
+    size,
+    total,
+)
+
+VERSION, MODELS, METRICS = "/version", "/v1/models", "/metrics"
+_CONFIG = "vllm:cache_config_info"
+_STARTED = "process_start_time_seconds"
+_PUBLISHED = (
+    "version", "model", "started_at", "pool_tokens", "page_tokens", "has_snapshots", "max_prompt_tokens",
+)  # fmt: skip
+_GAUGES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:prompt_tokens_total": "counted",
+}
+_USAGES = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+"""A ratio, whatever it is called, of what running requests hold: what is merely cached is not in it."""
+
+
+def _speaks(pages: Pages) -> bool:
+    return "vllm" in owners(pages.get(MODELS)) or exports(pages.get(METRICS), "vllm:")
+
+
+def _facts(pages: Pages) -> Facts:
+    metrics = pages.get(METRICS)
+    configs = list(_configs(metrics).values())
+    config = Told(f"{METRICS} {_CONFIG}", configs[0] if configs else {})
+    listed = [Told(MODELS, each) for each in models(pages.get(MODELS))]
+    mode = config.word("mamba_cache_mode")
+    # Without a mode of its own for states, the model has none; what it keeps of them lies in blocks like all the rest.
+    hybrid = mode.value not in {None, "none", "None"}
+    pages_of = ["mamba_block_size", "block_size"] if hybrid else ["block_size"]
+    started = next(iter(samples(metrics, _STARTED)), None)
+    found = {
+        "version": [Told(VERSION, mapping(document(pages.get(VERSION)))).word("version")],
+        "model": [said for each in listed for said in (each.word("root"), each.word("id"))],
+        "started_at": [Said(started.value if started is not None and started.value else None, f"{METRICS} {_STARTED}")],
+        "pool_tokens": [
+            all_of(config.page, configs, "kv_cache_size_tokens"),
+            Said(total(_blocks(each) for each in configs), f"{config.page} num_gpu_blocks * block_size"),
+        ],
+        "page_tokens": [config.size(name) for name in pages_of],
+        "has_snapshots": [Said(False if configs else None, f"{config.page}")],
+        "max_prompt_tokens": [each.size("max_model_len") for each in listed],
+    }
+    return facts_of("vllm", _PUBLISHED, found, ranks=max(1, len(configs), len(_loads(pages))))
+
+
+def _loads(pages: Pages) -> tuple[Loads, ...]:
+    metrics = pages.get(METRICS)
+    found: dict[int, dict[str, float]] = {}
+    for name, field in _GAUGES.items():
+        for rank, value in _of_ranks(metrics, name).items():
+            found.setdefault(rank, {})[field] = value
+    pools = {rank: _pool(each) for rank, each in _configs(metrics).items()} if metrics else {}
+    for name in _USAGES:
+        for rank, value in _of_ranks(metrics, name).items():
+            pool = pools.get(rank)
+            if pool is not None:
+                found.setdefault(rank, {})["used_tokens"] = min(1.0, value) * pool
+    return loads_of(found)
+
+
+def _configs(metrics: str | None) -> dict[int, dict[str, str]]:
+    """The labels that say how its cache is made, by data-parallel rank."""
+    return {count(each.labels.get("engine")) or 0: dict(each.labels) for each in samples(metrics, _CONFIG)}
+
+
+def _blocks(config: dict[str, str]) -> int | None:
+    blocks, block = size(config.get("num_gpu_blocks")), size(config.get("block_size"))
+    return None if blocks is None or block is None else blocks * block
+
+
+def _pool(config: dict[str, str]) -> int | None:
+    return size(config.get("kv_cache_size_tokens")) or _blocks(config)
+
+
+def _of_ranks(metrics: str | None, name: str) -> dict[int, float]:
+    """A metric by data-parallel rank, which it calls an engine; adapters have values of their own."""
+    found: dict[int, float] = {}
+    for each in samples(metrics, name):
+        rank = count(each.labels.get("engine")) or 0
+        found[rank] = found.get(rank, 0.0) + each.value
+    return found
+
+
+VLLM = Engine(
+    name="vllm",
+    fact_paths=(MODELS, VERSION, METRICS),
+    load_paths=(METRICS,),
+    speaks=_speaks,
+    facts=_facts,
+    loads=_loads,
+)
