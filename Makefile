@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report picture lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report picture stats lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -66,6 +66,9 @@ report: $(VENV)/.run ## what a report on a million requests costs (ARGS="--reque
 
 picture: $(VENV)/.run ## what it costs to be watched, and to be asked (ARGS="--replicas 4 --conversations 1000")
 	@$(BIN)/python benchmarks/picture.py $(ARGS)
+
+stats: $(VENV)/.run ## what it costs to ask 64 replicas every second what they are doing (ARGS="--seconds 60")
+	@$(BIN)/python benchmarks/stats.py $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from ramjet.admin.server import admin_app, is_loopback
-from ramjet.build import fleet_of, options_of, policy_of, probing_of, tls_of
+from ramjet.build import fleet_of, options_of, policy_of, polling_of, probing_of, tls_of
 from ramjet.config import Settings
 from ramjet.control import Control
 from ramjet.core.record import Record
@@ -35,6 +35,7 @@ from ramjet.proxy.upstream import Upstream
 from ramjet.reload import Reloader
 from ramjet.secret import kept_secret, seed_of, state_dir
 from ramjet.watch.health import HealthWatch
+from ramjet.watch.stats import StatsWatch
 
 log = structlog.get_logger()
 
@@ -54,6 +55,7 @@ class Running:
     metrics: Metrics
     control: Control
     watch: HealthWatch
+    stats: StatsWatch
 
 
 @contextlib.asynccontextmanager
@@ -83,10 +85,11 @@ async def running(
         raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
     limits = settings.limits
     router = Router(fleet_of(settings), policy_of(settings))
-    picture = Picture(router)
+    stats = StatsWatch(router, polling_of(settings, settings.replicas))
+    picture = Picture(router, stats.seen)
     router.on_placed = picture.placed
     metrics = Metrics(router.fleet.replicas)
-    metrics.registry.register(Gauges(router, time.monotonic))
+    metrics.registry.register(Gauges(router, time.monotonic, stats.seen))
     upstream = Upstream(connect_s=limits.connect_s, idle_s=limits.idle_s)
     secret = settings.secret.get_secret_value() if settings.secret is not None else kept_secret()
     seed = seed_of(secret)
@@ -119,6 +122,7 @@ async def running(
         upstream=upstream,
         metrics=metrics,
         watch=health,
+        stats=stats,
         seed=seed,
         picture=picture,
     )
@@ -137,8 +141,9 @@ async def running(
         if watch:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(tasks.create_task(health.run(), name="health").cancel)
+            stack.callback(tasks.create_task(stats.run(), name="stats").cancel)
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
-        yield Running(url, admin_url, router, handler, metrics, control, health)
+        yield Running(url, admin_url, router, handler, metrics, control, health, stats)
 
 
 async def serve(settings: Settings, path: Path | None, read: Callable[[], Settings]) -> None:

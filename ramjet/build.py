@@ -23,6 +23,7 @@ from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
 from ramjet.proxy.options import Options
 from ramjet.watch.health import Probing
+from ramjet.watch.stats import Polling
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -75,7 +76,13 @@ def pools_of(each: ReplicaSettings) -> Pools:
         tokens=each.pool_tokens,
         slots=each.snapshot_slots,
         per_path=each.snapshots_per_path,
+        private=each.slots_per_request,
         chunk_tokens=each.chunk_tokens,
+        grid_tokens=each.snapshot_grid_tokens,
+        page_tokens=each.page_tokens,
+        states_in_pool=each.states_in_pool,
+        host=each.host_tier,
+        reports_cached=each.reports_cached,
     )
 
 
@@ -111,6 +118,19 @@ def probing_of(settings: Settings, replicas: Iterable[ReplicaSettings]) -> Probi
     """How replicas are probed."""
     health = settings.health
     return Probing(path=health.path, interval_s=health.interval_s, timeout_s=health.timeout_s, keys=_keys(replicas))
+
+
+def polling_of(settings: Settings, replicas: Iterable[ReplicaSettings]) -> Polling:
+    """How engines are asked."""
+    stats, replicas = settings.stats, list(replicas)
+    return Polling(
+        enabled=stats.enabled,
+        interval_s=stats.interval_s,
+        timeout_s=stats.timeout_s,
+        facts_s=stats.facts_s,
+        keys=_keys(replicas),
+        engines={each.name: each.engine for each in replicas},
+    )
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:

@@ -75,19 +75,41 @@ class ReplicaSettings(_Part):
     url: Annotated[str, AfterValidator(replica_url)] = Field(
         description="where it is; a base path is kept, a /v1 at the end is not"
     )
+    engine: Literal["auto", "sglang", "vllm", "llamacpp", "openai"] = Field(
+        default="auto", description="what it runs: sglang, vllm, llamacpp, openai for any other; auto = found out"
+    )
     pool_tokens: Annotated[int, Field(gt=0)] | None = Field(
-        default=None, description="tokens its KV cache holds (SGLang: max_total_num_tokens in its log); null = unknown"
+        default=None, description="tokens its KV cache holds; null = as the engine says"
     )
-    snapshot_slots: Annotated[int, Field(gt=0)] | None = Field(
+    page_tokens: Annotated[int, Field(gt=0)] | None = Field(
         default=None,
-        description="state snapshots it holds, for hybrid models (SGLang: max_mamba_cache_size in its log); null = unknown",
-    )
-    snapshots_per_path: Annotated[int, Field(gt=0)] | None = Field(
-        default=None, description="most snapshots a conversation keeps (--mamba-max-states-per-path); null = no cap"
+        description="tokens by which reuse is counted: SGLang's page, vLLM's block; null = as the engine says",
     )
     chunk_tokens: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="tokens that one forward reads: where snapshots lie; null = as the engine says"
+    )
+    snapshot_slots: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="state snapshots it holds, for hybrid models; null = as the engine says"
+    )
+    snapshots_per_path: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="most snapshots a conversation keeps; null = as the engine says"
+    )
+    snapshot_grid_tokens: Annotated[int, Field(gt=0)] | None = Field(
+        default=None, description="snapshots lie at multiples of so many tokens; null = as the engine says"
+    )
+    slots_per_request: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="snapshot slots that a running request takes for itself; null = as the engine says"
+    )
+    states_in_pool: bool | None = Field(
         default=None,
-        description="tokens that one forward reads (--chunked-prefill-size): where snapshots lie; null = 6,144",
+        description="whether a hybrid model's states lie in the token pool, as with vLLM; null = as the engine says",
+    )
+    host_tier: bool | None = Field(
+        default=None, description="whether it keeps copies in server memory; null = as the engine says"
+    )
+    reports_cached: bool | None = Field(
+        default=None,
+        description="whether its usage says how much was cached, so that saying nothing is 0; null = as the engine says",
     )
     api_key: SecretStr | None = Field(
         default=None, description="key that the replica asks for; it takes the place of the client's"
@@ -250,6 +272,15 @@ class HealthSettings(_Part):
     )
 
 
+class StatsSettings(_Part):
+    """What engines are asked about themselves: what they are, and what they are doing."""
+
+    enabled: bool = Field(default=True, description="off = only the file says what replicas are; others are not seen")
+    interval_s: Seconds = Field(default=1.0, description="s between two questions to a replica, a page each")
+    timeout_s: Seconds = Field(default=2.0, description="s that an answer may take")
+    facts_s: Seconds = Field(default=60.0, description="s between two looks at what it is, which restarts change")
+
+
 class TlsSettings(_Part):
     """TLS on the port for clients; both or neither."""
 
@@ -299,6 +330,7 @@ class Settings(BaseSettings):
     beliefs: BeliefSettings = BeliefSettings()
     limits: LimitSettings = LimitSettings()
     health: HealthSettings = HealthSettings()
+    stats: StatsSettings = StatsSettings()
     tls: TlsSettings = TlsSettings()
     log: LogSettings = LogSettings()
     journal: JournalSettings = JournalSettings()

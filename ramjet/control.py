@@ -11,7 +11,7 @@ import structlog
 from pydantic import ValidationError
 
 from ramjet.admin.server import is_loopback
-from ramjet.build import options_of, policy_of, pools_of, probing_of, replica_of, thresholds_of
+from ramjet.build import options_of, policy_of, polling_of, pools_of, probing_of, replica_of, thresholds_of
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.fleet import Replica
 from ramjet.core.prompt import endpoint_of
@@ -23,6 +23,7 @@ from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import health_body
 from ramjet.proxy.upstream import Upstream
 from ramjet.watch.health import HealthWatch
+from ramjet.watch.stats import StatsWatch
 
 log = structlog.get_logger()
 
@@ -45,6 +46,7 @@ class Control:
         upstream: Upstream,
         metrics: Metrics,
         watch: HealthWatch,
+        stats: StatsWatch,
         seed: int,
         picture: Picture | None = None,
     ) -> None:
@@ -55,6 +57,7 @@ class Control:
         self._upstream = upstream
         self._metrics = metrics
         self._watch = watch
+        self._stats = stats
         self._seed = seed
         self._picture = Picture(router) if picture is None else picture
         self._started_at = time.monotonic()
@@ -143,6 +146,7 @@ class Control:
 
     def replicas(self) -> list[dict[str, Any]]:
         """The replicas and their state."""
+        now = time.monotonic()
         return [
             {
                 "name": each.name,
@@ -156,6 +160,9 @@ class Control:
                 "conversations": self._router.conversations.living_at[each.name],
                 "models": sorted(each.models),
                 "error": each.last_error,
+                "engine": self._stats.seen[each.name].told(now) if each.name in self._stats.seen else None,
+                "others_in_flight": each.others.at(now).requests,
+                "others_queue_s": round(each.others.at(now).queue_s, 3),
             }
             for each in self._router.fleet
         ]
@@ -235,6 +242,8 @@ class Control:
         self._upstream.connect_s = self.settings.limits.connect_s
         self._watch.probing = probing_of(self.settings, replicas)
         self._watch.sync()
+        self._stats.polling = polling_of(self.settings, replicas)
+        self._stats.sync()
 
 
 def _value(settings: Settings, key: str) -> object:

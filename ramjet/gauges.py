@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
 
 from ramjet.core.fleet import State
 from ramjet.core.policies import long_from
+from ramjet.engines.facts import Seen
 
 if TYPE_CHECKING:
     from ramjet.core.router import Router
@@ -28,19 +29,30 @@ _REPLICA = {
     "ramjet_conversations": "Living conversations whose last turn went to the replica.",
     "ramjet_long_conversations": "Living long conversations whose last turn went to the replica.",
     "ramjet_long_tokens": "Tokens of those long conversations.",
+    "ramjet_engine_running": "Requests that the engine says it runs, whoever sent them; absent while it has not said.",
+    "ramjet_engine_waiting": "Requests that the engine says wait in it; absent while it has not said.",
+    "ramjet_engine_waiting_tokens": "Tokens that those have to have read, where the engine says so.",
+    "ramjet_engine_used_tokens": "Tokens of its pool that the engine says running requests keep.",
+    "ramjet_engine_age_seconds": "How long ago the engine said so.",
+    "ramjet_others_in_flight": "Requests in the engine that did not come through here.",
+    "ramjet_others_queue_seconds": "Seconds of reading that wait in the engine and did not come through here.",
     "ramjet_allowance_seconds": "Seconds that swaps may still cost at the replica; below 0: it has to be saved up first.",
 }
+_ENGINE = "ramjet_engine_info"
+_UNSEEN = Seen()
 
 
 class Gauges:
     """A collector over one router. A replica has its series for as long as it is in the fleet."""
 
-    def __init__(self, router: Router, now: Callable[[], float]) -> None:
+    def __init__(self, router: Router, now: Callable[[], float], seen: Mapping[str, Seen] | None = None) -> None:
         """
         Args:
             router: whose state is shown.
             now: the clock that it is told the time by.
+            seen: what has been heard from the replicas' engines, by replica.
         """
+        self._seen = {} if seen is None else seen
         self._router = router
         self._now = now
 
@@ -48,6 +60,7 @@ class Gauges:
         """The families, for the registry to know their names."""
         yield from (GaugeMetricFamily(name, text) for name, text in _PROCESS.items())
         yield from (GaugeMetricFamily(name, text, labels=["replica"]) for name, text in _REPLICA.items())
+        yield GaugeMetricFamily(_ENGINE, "1 for what the replica runs.", labels=["replica", "engine", "version"])
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The families as they are now."""
@@ -59,10 +72,13 @@ class Gauges:
             for name, value in values.items():
                 if value is not None:
                     families[name].add_metric([replica], value)
+        for replica, seen in self._seen.items():
+            if seen.facts is not None:
+                families[_ENGINE].add_metric([replica, seen.facts.engine, seen.facts.version or ""], 1)
         return families.values()
 
     def _of_replicas(self) -> Iterable[tuple[str, dict[str, float | None]]]:
-        router = self._router
+        router, now = self._router, self._now()
         least_tokens = long_from(router.policy.long_tokens, [one.pool_tokens for one in router.beliefs.values()])
         long_ones: Counter[str | None] = Counter()
         long_tokens: Counter[str | None] = Counter()
@@ -71,7 +87,7 @@ class Gauges:
             long_tokens[each.home] += each.tokens
         for replica in router.fleet:
             name, belief = replica.name, router.beliefs[replica.name]
-            slots = belief.pools.slots
+            slots, seen, others = belief.pools.slots, self._seen.get(name, _UNSEEN), replica.others.at(now)
             values = (
                 replica.in_flight,
                 replica.state is not State.DOWN,
@@ -82,6 +98,13 @@ class Gauges:
                 router.conversations.living_at[name],
                 long_ones[name],
                 long_tokens[name],
+                seen.of("running"),
+                seen.of("waiting"),
+                seen.of("waiting_tokens"),
+                seen.of("used_tokens"),
+                now - seen.loads_at if seen.loads else None,
+                others.requests,
+                others.queue_s,
                 router.admission.allowance_s(name),
             )
             yield name, dict(zip(_REPLICA, values, strict=True))

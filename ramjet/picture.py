@@ -6,7 +6,7 @@ loop go on in between: to look through what 64 replicas hold takes tens of milli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from ramjet.core.router import Router
 from ramjet.core.series import Series
 from ramjet.core.visit import Visit
 from ramjet.core.working import waiting
+from ramjet.engines.facts import Seen
 
 MOST_RESIDENTS = 1_500
 """Conversations that are named, of all replicas together..."""
@@ -38,7 +39,13 @@ Parts = Iterator[tuple[str, bytes]]
 class Picture:
     """The parts, and what they are made from beside the router."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, seen: Mapping[str, Seen] | None = None) -> None:
+        """
+        Args:
+            router: whose state is shown.
+            seen: what has been heard from the replicas' engines, by replica.
+        """
+        self._seen = {} if seen is None else seen
         self.decisions = Decisions()
         self.series = Series()
         self._router = router
@@ -68,6 +75,7 @@ class Picture:
         yield "replicas", _json([self._replica(each, now) for each in router.fleet])
         yield "held", _json(self._held(now))
         yield "series", _json(self.series.rows(now))
+        yield from self._engines()
         yield from self._decided()
         yield from self._resident(now)
 
@@ -99,7 +107,7 @@ class Picture:
 
     def _replica(self, each: Replica, now: float) -> dict[str, Any]:
         router, belief = self._router, self._router.beliefs[each.name]
-        cache, pools = belief.cache, each.pools
+        cache, pools, others, seen = belief.cache, each.pools, each.others.at(now), self._seen.get(each.name)
         return {
             "name": each.name,
             "url": each.url,
@@ -120,7 +128,25 @@ class Picture:
             "slots": pools.slots,
             "pace": round(belief.pace.factor, 2) if belief.pace.is_known else None,
             "models": sorted(each.models)[:8],
+            "engine": None
+            if seen is None or seen.facts is None
+            else {
+                "name": seen.facts.engine,
+                "version": seen.facts.version,
+                "running": seen.of("running"),
+                "waiting": seen.of("waiting"),
+                "heard_at": round(seen.loads_at, 1) if seen.loads else None,
+            },
+            "others": {"in_flight": others.requests, "queue_s": round(others.queue_s, 2)},
         }
+
+    def _engines(self) -> Parts:
+        """What each engine says of itself: parts of their own, for they hardly ever change."""
+        for name, seen in self._seen.items():
+            if seen.facts is not None:
+                rows = [[fact, getattr(seen.facts, fact), source] for fact, source in seen.facts.sources.items()]
+                told = {"rows": rows, "missing": seen.facts.missing, "heard_at": round(seen.facts_at, 1)}
+                yield f"engine/{name}", _json(told)
 
     def _held(self, now: float) -> dict[str, Any]:
         router = self._router

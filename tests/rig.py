@@ -18,6 +18,7 @@ from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
 from ramjet.core.router import Router
+from ramjet.engines.facts import Facts, Loads, Seen
 from ramjet.gauges import Gauges
 from ramjet.metrics import Metrics
 
@@ -92,9 +93,11 @@ def metrics_of(*replicas: str) -> Metrics:
 
 
 def watched(router: Router, now: Callable[[], float] = lambda: 0.0) -> Metrics:
-    """Metrics with the gauges of a router."""
+    """Metrics with the gauges of a router whose engines have said what they do."""
+    loads = (Loads(running=1, waiting=0, waiting_tokens=0, used_tokens=0),)
+    seen = {each.name: Seen(facts=Facts(engine="sglang", version="0.5.23"), loads=loads) for each in router.fleet}
     metrics = Metrics(router.fleet.replicas)
-    metrics.registry.register(Gauges(router, now))
+    metrics.registry.register(Gauges(router, now, seen))
     return metrics
 
 

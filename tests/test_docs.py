@@ -22,7 +22,7 @@ from prometheus_client import Metric
 from structlog.testing import capture_logs
 
 from ramjet.admin.server import admin_app
-from ramjet.build import fleet_of, policy_of
+from ramjet.build import fleet_of, policy_of, polling_of
 from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
 from ramjet.control import ONLY_AT_START, Control
@@ -39,6 +39,7 @@ from ramjet.metrics import DRIFTS, ENDPOINT_NAMES, Metrics
 from ramjet.proxy import errors
 from ramjet.proxy.server import health_body
 from ramjet.reload import Reloader
+from ramjet.watch.stats import StatsWatch
 from tests.rig import metrics_of
 from tests.test_deploy import exported, faults
 
@@ -371,7 +372,10 @@ def test_health_and_replicas_are_as_shown() -> None:
     settings = load(None, {"replicas": [{"name": "glm-1", "url": "http://10.0.0.7:30000"}]})
     router = Router(fleet_of(settings), policy_of(settings))
     absent = cast("Any", None)
-    control = Control(settings, router=router, handler=absent, upstream=absent, metrics=Metrics(), watch=absent, seed=0)
+    stats = StatsWatch(router, polling_of(settings, settings.replicas))
+    control = Control(
+        settings, router=router, handler=absent, upstream=absent, metrics=Metrics(), watch=absent, stats=stats, seed=0
+    )
     health = json.loads(health_body(router.fleet, draining=False)[1])
 
     assert list(shown["status"]) == list(health)

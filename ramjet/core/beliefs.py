@@ -20,7 +20,7 @@ from ramjet.core.capacity import Capacities
 from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
 from ramjet.core.conversations import Conversation
 from ramjet.core.losses import Losses, Prices
-from ramjet.core.pools import CHUNK_TOKENS, Pools
+from ramjet.core.pools import Pools
 
 KNOWN_S = 5.0
 """How long the chances of a return, which change slowly, are taken for what they were."""
@@ -128,11 +128,21 @@ class Belief:
             return Outlook(Hit(depth, blocks.tokens(depth), known_tokens), path, slots)
         return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots)
 
-    def fits(self, outlook: Outlook, prompt_tokens: int) -> bool:
-        """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief."""
-        if self.cache.pool_tokens is None:
+    def fits(self, outlook: Outlook, prompt_tokens: int, others_tokens: int = 0) -> bool:
+        """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief.
+
+        Args:
+            outlook: what the prompt finds there.
+            prompt_tokens: its length.
+            others_tokens: what those keep there who do not come through here.
+        """
+        pool_tokens = self.cache.pool_tokens
+        if pool_tokens is None:
             return True
-        held, most = self.cache.held_tokens, 0.97 * self.cache.pool_tokens
+        if others_tokens and self._said.tokens is not None:
+            # What conversations were seen to get is after what others usually take: that is not taken off twice.
+            pool_tokens = min(pool_tokens, self._said.tokens - others_tokens)
+        held, most = self.cache.held_tokens, 0.97 * pool_tokens
         if held + prompt_tokens <= most:
             return True
         shared = sum(node.tokens for node in outlook.path if node.holders)
@@ -187,18 +197,22 @@ class Belief:
         """
         depth, learned = bisect_right(blocks.ends, cached_tokens), self._learned
         learned.reported(cached_tokens)
-        if sought.tokens >= TRUSTED_TOKENS and cached_tokens < sought.tokens / 2:
+        # Engines count whole pages, and a block of vLLM's may have a thousand tokens: what is less than one was not lost.
+        at_most = cached_tokens + self._said.page - 1
+        if sought.tokens >= TRUSTED_TOKENS and at_most < sought.tokens / 2:
             pool = None
             if sought.used_at is not None and not sought.in_use:
                 distances = self._distances(blocks, sought, running=self.cache.running)
                 pool = learned.lost(*distances)
-            if learned.has_states and pool != "token_pool":
+            if pool is None and self._said.states_in_pool:
+                pass  # Where its states lie, only the engine knows: it may find none although all is there.
+            elif learned.has_states and pool != "token_pool":
                 # Snapshots go one by one: those of other conversations may still be there.
                 self.cache.trim_snapshots(blocks, depth, lost_to)
             else:
                 # It was gone, and so was all that grew from there, also in other conversations. This prompt is back.
                 self.cache.trim(blocks, depth, lost_to)
-        elif sought.tokens >= TRUSTED_TOKENS and cached_tokens >= 0.9 * sought.tokens:
+        elif sought.tokens >= TRUSTED_TOKENS and at_most >= 0.9 * sought.tokens:
             if learned.asks_for_finds and sought.used_at is not None and not sought.in_use:
                 learned.found(*self._distances(blocks, sought))
             learned.kept()
@@ -220,7 +234,7 @@ class Belief:
         newer = takewhile(lambda node: node.touched_at > used_at, cache.most_used())
         tokens = sum(node.tokens for node in newer if node not in mine)
         states = sum(at > used_at and node not in mine for node, at in cache.snapshots.items())
-        return tokens + sought.tokens, states + 1 + self.pools.private * (running + 1)
+        return tokens + sought.tokens, states + 1 + self.pools.private_slots * (running + 1)
 
     def expire(self, before: float) -> None:
         """Forget what was last used before `before` and nobody holds."""
@@ -264,7 +278,7 @@ class Belief:
         cache, pools, slots = self.cache, self.pools, self._said.slots
         tokens = None if self._said.tokens is None else cache.pool_tokens
         tokens_ratio = None if not tokens else cache.used_tokens / tokens
-        slots_ratio = None if not slots else (cache.used_slots + pools.private + 1) / slots
+        slots_ratio = None if not slots else (cache.used_slots + pools.private_slots + 1) / slots
         newer_tokens = newer_slots = 0.0
         is_full = min(tokens_ratio or 0.0, slots_ratio or 0.0) >= FULL_RATIO
         if tokens and slots and is_full and found.path:
@@ -273,7 +287,7 @@ class Belief:
             newer_tokens = 1 - sum(node.tokens for node in before) / tokens
             mine = next((node for node in found.path if node.snapshot), None)
             after = takewhile(lambda node: node is not mine, reversed(cache.snapshots))
-            newer_slots = (pools.private + sum(1 for _ in after)) / slots
+            newer_slots = (pools.private_slots + sum(1 for _ in after)) / slots
         return Pressure(
             tokens_ratio=tokens_ratio,
             slots_ratio=slots_ratio,
@@ -335,10 +349,10 @@ class Belief:
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
         pools = self.pools
-        saved = -(-unread_tokens // (pools.chunk_tokens or CHUNK_TOKENS)) if unread_tokens >= pools.grid_tokens else 0
+        saved = -(-unread_tokens // pools.chunk) if unread_tokens >= pools.grid else 0
         if pools.per_path is not None:
             saved = max(0, min(outlook.slots + saved, pools.per_path) - outlook.slots)
-        return pools.private + saved
+        return pools.private_slots + saved
 
     def _apply(self) -> None:
         """Make the cache as large as its pools are believed to be."""

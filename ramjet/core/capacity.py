@@ -152,7 +152,7 @@ class Capacities:
         """An engine has said how much it reused: that shows where reuse can end."""
         if not cached_tokens or self._on_grid < 0:
             return
-        if cached_tokens % self._told.grid_tokens == 0:
+        if cached_tokens % self._told.grid == 0:
             self._on_grid += 1
             return
         self._on_grid = -1

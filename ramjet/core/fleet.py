@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ramjet.core.others import Others
 from ramjet.core.pools import Pools
 
 
@@ -60,6 +61,8 @@ class Replica:
     silent_since: float | None = None
     """Since when it owes a byte: from the first request in flight, or the last byte; None while nothing is in flight."""
 
+    others: Others = field(default_factory=Others)
+    """What clients have there that do not come through here."""
     in_flight: int = 0
     queue: dict[object, float] = field(default_factory=dict)
     """Seconds of reading of each prompt that was sent there and has not been read, in order."""
@@ -85,6 +88,10 @@ class Replica:
         """The same, less what has been done of the one that is being read."""
         first_s = next(iter(self.queue.values()), 0.0)
         return self.queue_s - min(first_s, max(0.0, now - self._reading_since))
+
+    def ahead_s(self, now: float) -> float:
+        """Seconds of reading before whoever comes now, that of others included."""
+        return self.queue_at(now) + self.others.at(now).queue_s
 
     def line_up(self, who: object, reading_s: float, now: float) -> None:
         """A prompt has been sent there that takes so long to read."""

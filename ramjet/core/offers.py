@@ -112,9 +112,9 @@ class Offers:
         beliefs, living_at = self._beliefs, self._conversations.living_at
         read_s, prompt_tokens, prices = self.policy.reading.seconds, visit.prompt_tokens, self._prices(now)
         for replica in replicas:
-            name, in_flight = replica.name, replica.in_flight
+            name, ours, others = replica.name, replica.in_flight, replica.others.at(now)
             belief = beliefs[name]
-            pace, most_running = belief.pace.factor, belief.most_running
+            pace, most_running, in_flight = belief.pace.factor, belief.most_running, ours + others.requests
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
             outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, harm)
             # In the order of its fields, which is half as dear as by their names.
@@ -124,7 +124,7 @@ class Offers:
                 matched,
                 own,
                 in_flight,
-                queue_s,
+                queue_s + others.queue_s,
                 living_at[name],
                 long_tokens.get(name, 0),
                 belief.pool_tokens,
@@ -132,8 +132,9 @@ class Offers:
                 round(pace * read_s(matched, prompt_tokens), 6),
                 found_s,
                 harm_s,
-                not in_flight or outlook is None or belief.fits(outlook, prompt_tokens),
-                most_running is not None and in_flight >= most_running,
+                # Where nothing of ours is, one may always go: others must not keep us out for ever.
+                not ours or outlook is None or belief.fits(outlook, prompt_tokens, others.tokens),
+                most_running is not None and bool(ours) and in_flight >= most_running,
                 cold_reads,
                 between_s,
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ramjet.core.cache import CacheSpec, Snapshots
 
-CHUNK_TOKENS = 6_144
-_FACTS = ("tokens", "slots", "per_path", "chunk_tokens", "host")
+USUAL_CHUNK_TOKENS = 6_144
+USUAL_GRID_TOKENS = 256
+USUAL_PRIVATE_SLOTS = 3
+"""What the seed's replicas have, taken for those of whom nobody says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,35 +20,56 @@ class Pools:
     slots: int | None = None
     """Snapshot slots of a hybrid model; None for a model without, or where nobody knows."""
     per_path: int | None = None
-    private: int = 3
+    private: int | None = None
     """Slots of a running request."""
     chunk_tokens: int | None = None
-    """What one forward reads; the seed's 6,144 where nobody says."""
-    grid_tokens: int = 256
+    """What one forward reads."""
+    grid_tokens: int | None = None
+    """Snapshots lie at multiples of it."""
+    page_tokens: int | None = None
+    """What it reuses is counted in multiples of it."""
+    states_in_pool: bool | None = None
+    """Whether a hybrid model's states lie in blocks of the token pool, at places that only the engine knows."""
     host: bool | None = None
     """Whether it has a host tier, by its own word."""
+    reports_cached: bool | None = None
+    """Whether its usage says how much it reused, so that none is 0 where it leaves that out."""
 
     def over(self, other: Pools) -> Pools:
         """What is known here, and where nothing is, what is known there."""
-        return replace(
-            other,
-            **{name: value for name in _FACTS if (value := getattr(self, name)) is not None},
-            private=self.private,
-            grid_tokens=self.grid_tokens,
-        )
+        known = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+        return replace(other, **known)
+
+    @property
+    def private_slots(self) -> int:
+        """Slots of a running request; the usual number where nobody says it."""
+        return USUAL_PRIVATE_SLOTS if self.private is None else self.private
+
+    @property
+    def chunk(self) -> int:
+        """Tokens that one forward reads; the usual number where nobody says it."""
+        return self.chunk_tokens or USUAL_CHUNK_TOKENS
+
+    @property
+    def grid(self) -> int:
+        """Tokens between two places where snapshots may lie; the usual number where nobody says it."""
+        return self.grid_tokens or USUAL_GRID_TOKENS
+
+    @property
+    def page(self) -> int:
+        """Tokens by which reuse is counted; 1 where nobody says it."""
+        return self.page_tokens or 1
 
     def spec(self, *, has_snapshots: bool = False) -> CacheSpec:
         """The cache that such a replica has; with snapshots where their number is known, or they are known to be there."""
         return CacheSpec(
             pool_tokens=self.tokens,
-            page_tokens=1,
+            page_tokens=self.page,
             reads_last=False,
-            chunk_tokens=self.chunk_tokens or CHUNK_TOKENS,
+            chunk_tokens=self.chunk,
             snapshots=None
             if self.slots is None and not has_snapshots
-            else Snapshots(
-                slots=self.slots, per_path=self.per_path, private=self.private, grid_tokens=self.grid_tokens
-            ),
+            else Snapshots(slots=self.slots, per_path=self.per_path, private=self.private_slots, grid_tokens=self.grid),
         )
 
     @property
@@ -55,4 +78,4 @@ class Pools:
 
         Each takes the slots of one and a half conversations, so a third of the pool is theirs.
         """
-        return None if self.slots is None else max(1, round(self.slots / (3 * max(1, self.private))))
+        return None if self.slots is None else max(1, round(self.slots / (3 * max(1, self.private_slots))))

@@ -26,6 +26,7 @@ from ramjet.core.conversations import Conversation, Conversations, Sighting, Tur
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.offers import Counted, Offers
+from ramjet.core.others import Load, Share
 from ramjet.core.policies import LONG_PROMPT, Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record, short
@@ -35,6 +36,8 @@ from ramjet.core.slices import starts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
 
+_REPORTED_ON = frozenset(("chat", "completions"))
+"""Endpoints of which an engine's switch for reporting cached tokens speaks; others have shapes of their own, or say nothing."""
 _MOST_TOKENS = (1 << 32) - 1
 """What an end in `Blocks` can hold."""
 
@@ -259,6 +262,13 @@ class Router:
         self.beliefs[name].resize(replica.pools)
         return True
 
+    def loaded(self, name: str, load: Load, now: float) -> None:
+        """A replica's engine has said what runs and waits there, whoever sent it."""
+        replica, belief = self.fleet[name], self.beliefs[name]
+        # Many short prompts or a long one: nobody says which, so what grows with a prompt's length is not counted.
+        wait_s = belief.pace.factor * self.policy.reading.linear_s * (load.waiting_tokens or 0)
+        replica.others.told(load, self._ours(replica, belief), wait_s, now)
+
     def change_policy(self, policy: Policy) -> None:
         """Decide by other rules and costs from now on; all that is known and under way stays."""
         self.policy = self.offers.policy = policy
@@ -278,6 +288,8 @@ class Router:
         """A replica has lost its cache."""
         if replica in self.beliefs:  # it may have been removed while its last probe was under way
             self.beliefs[replica].restarted()
+        if replica in self.fleet.replicas:
+            self.fleet[replica].others.forget()
         # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
         self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
 
@@ -410,7 +422,7 @@ class Router:
         candidate = chosen.candidate
         replica, belief = self.fleet[candidate.replica], self.beliefs[candidate.replica]
         reason = "retry" if visit.tried else "fail_open" if replica.state is State.DOWN else decision.reason
-        ahead_s = replica.queue_at(now)
+        ahead_s = replica.ahead_s(now)
         lease = Lease(
             replica,
             belief,
@@ -420,7 +432,7 @@ class Router:
             placed_at=now,
             read_at=now + ahead_s + candidate.read_s,
             is_cold=candidate.read_s > self.policy.terms.cold_s,
-            alone=not replica.in_flight,
+            alone=not replica.in_flight and not replica.others.at(now).requests,
             shows_first=visit.arrival.stream,
             read_tokens=candidate.matched_tokens,
         )
@@ -441,6 +453,7 @@ class Router:
             lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
             self.conversations.settle(visit.turn.conversation, replica.name)
             visit.turn.conversation.life = belief.life
+        replica.others.booked(self._ours(replica, belief))
         if self.on_placed is not None:
             self.on_placed(visit, now)
         return lease
@@ -476,9 +489,15 @@ class Router:
         """What comes next of a prompt is sent, to the end of the queue: the engine takes up first who came meanwhile."""
         replica, left_s = lease.replica, self.offers.read_s(lease.belief, lease.read_tokens, visit.prompt_tokens)
         lease.read(now)
-        lease.read_at = now + replica.queue_at(now) + left_s
+        lease.read_at = now + replica.ahead_s(now) + left_s
         replica.line_up(lease, lease.starts[0].read_s if lease.starts else left_s, now)
+        replica.others.booked(self._ours(replica, lease.belief))
         self.offers.changed(replica.name)
+
+    def _ours(self, replica: Replica, belief: Belief) -> Share:
+        """What we have at a replica."""
+        cache = belief.cache
+        return Share(replica.in_flight, replica.queue_s, cache.held_tokens + cache.private_tokens)
 
     def _home(self, visit: Visit) -> str | None:
         """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
@@ -518,15 +537,19 @@ class Router:
     def _complete(self, visit: Visit, usage: Usage | None) -> Usage:
         """Fill in what an engine leaves out on purpose.
 
-        SGLang drops `cached_tokens` where a prompt missed completely. Once a replica has reported the field on an
-        endpoint, its absence from a usage object that has prompt tokens is therefore 0; before that it is unknown.
+        SGLang drops `cached_tokens` where a prompt missed completely. Where a replica says of itself that it reports them,
+        or has reported the field on an endpoint, its absence from a usage object that has prompt tokens is therefore 0;
+        else it is unknown.
         """
         if usage is None or visit.lease is None:
             return usage or Usage()
         reporter = (visit.lease.replica.name, visit.arrival.endpoint)
         if usage.cached_tokens is not None:
             self._reports_cached.add(reporter)
-        elif usage.prompt_tokens is not None and reporter in self._reports_cached:
+        elif usage.prompt_tokens is not None and (
+            reporter in self._reports_cached
+            or (visit.lease.replica.pools.reports_cached and visit.arrival.endpoint in _REPORTED_ON)
+        ):
             return usage.merged(Usage(cached_tokens=0))
         return usage
 

@@ -6,8 +6,10 @@ None is unknown throughout: engines and versions differ in what they publish, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+from ramjet.core.others import Load
 from ramjet.core.pools import Pools
 
 Pages = Mapping[str, str]
@@ -33,6 +35,8 @@ class Facts:
     """What one forward reads."""
     has_snapshots: bool | None = None
     """Whether its model is hybrid and its states are saved in slots."""
+    states_in_pool: bool | None = None
+    """Whether its model is hybrid and its states lie in blocks of the token pool: there are no slots then."""
     snapshot_slots: int | None = None
     snapshots_per_path: int | None = None
     """The cap of a conversation's snapshots; None with `snapshot_slots` known is no cap."""
@@ -52,6 +56,17 @@ class Facts:
     missing: tuple[str, ...] = ()
     """Names of facts that this engine publishes in other versions, or with other flags, and not here."""
 
+    def over(self, older: Facts) -> Facts:
+        """What is known here, and where nothing is, what was known before."""
+        names = [each.name for each in fields(self) if each.name not in _ABOUT and getattr(self, each.name) is None]
+        kept = {name: value for name in names if (value := getattr(older, name)) is not None}
+        return replace(
+            self,
+            sources={**{name: older.sources[name] for name in kept if name in older.sources}, **self.sources},
+            missing=tuple(name for name in self.missing if name not in kept),
+            **kept,
+        )
+
     @property
     def pools(self) -> Pools:
         """What routing needs of it."""
@@ -59,9 +74,18 @@ class Facts:
             tokens=self.pool_tokens,
             slots=self.snapshot_slots,
             per_path=self.snapshots_per_path,
+            private=self.slots_per_request,
             chunk_tokens=self.chunk_tokens,
+            grid_tokens=self.grid_tokens,
+            page_tokens=self.page_tokens,
+            states_in_pool=self.states_in_pool,
             host=self.host_tier,
+            reports_cached=self.reports_cached,
         )
+
+
+_ABOUT = frozenset(("engine", "ranks", "sources", "missing"))
+"""Of the facts, those that are always there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +107,47 @@ class Loads:
     evictable_slots: int | None = None
     counted: float | None = None
     """A counter that never falls while the process lives: prompt tokens read so far."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What has been heard from one replica's engine; times are those of the loop that asked."""
+
+    facts: Facts | None = None
+    """None: it has not been asked, or has not answered since it was gone."""
+    facts_at: float = 0.0
+    loads: tuple[Loads, ...] = ()
+    """By data-parallel rank."""
+    loads_at: float = 0.0
+
+    def of(self, name: str) -> int | None:
+        """One of the last loads, all ranks together; None where nobody says it."""
+        known = [value for each in self.loads if (value := getattr(each, name)) is not None]
+        return sum(known) if known else None
+
+    def load(self) -> Load:
+        """What the core wants to know of them."""
+        known = [each for each in (self.of("running"), self.of("waiting")) if each is not None]
+        return Load(sum(known) if known else None, self.of("waiting_tokens"), self.of("used_tokens"))
+
+    def told(self, now: float) -> dict[str, Any] | None:
+        """All of it in plain values, ages in seconds; None where nothing has been heard."""
+        facts = self.facts
+        if facts is None:
+            return None
+        known = {each.name: getattr(facts, each.name) for each in fields(facts) if each.name in facts.sources}
+        return {
+            "name": facts.engine,
+            "ranks": facts.ranks,
+            "facts": {name: {"value": value, "source": facts.sources[name]} for name, value in known.items()},
+            "missing": list(facts.missing),
+            "facts_age_s": round(now - self.facts_at, 1),
+            "running": self.of("running"),
+            "waiting": self.of("waiting"),
+            "waiting_tokens": self.of("waiting_tokens"),
+            "used_tokens": self.of("used_tokens"),
+            "loads_age_s": round(now - self.loads_at, 1) if self.loads else None,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from ramjet.engines.facts import Facts, Loads
 
@@ -16,6 +14,10 @@ _MOST = 1 << 40
 """No count of an engine's is this large, but for those that never fall."""
 _MOST_LINES = 4_096
 """Of one metric: 64 data-parallel ranks with 64 label values each."""
+
+_LABEL = re.compile(r'([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_SAMPLE = re.compile(r'(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?\s+(?P<value>\S+)(?:\s+\S+)?\s*')
+"""What follows a name: labels, a value, and perhaps a time."""
 
 Object = Mapping[str, Any]
 
@@ -89,20 +91,37 @@ def owners(text: str | None) -> set[object]:
 # -- Prometheus -----------------------------------------------------------------------------------------------------
 
 
-def samples(text: str | None, *names: str) -> Iterator[Sample]:
-    """The samples of these names.
+class Sample(NamedTuple):
+    """A line of metrics."""
 
-    A page has hundreds of kilobytes, of which a few lines are wanted, every second and of every replica: only those are
-    parsed.
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples(text: str | None, *names: str) -> Iterator[Sample]:
+    """The samples of these names, but for those that are less than 0 or no number.
+
+    A page has a hundred kilobytes, of which a few lines are wanted, every second and of every replica. So only those are
+    looked at, and with no more than it takes: Prometheus' own parser needs ten times as long for a line.
     """
     for name in names if text else ():
-        assert text is not None
-        for line in _lines(text, name):
-            try:
-                for family in text_string_to_metric_families(line + "\n"):
-                    yield from (each for each in family.samples if math.isfinite(each.value) and each.value >= 0)
-            except (ValueError, IndexError, KeyError, TypeError, RecursionError):
-                continue
+        for rest in _lines(text or "", name):
+            found = _SAMPLE.fullmatch(rest)
+            value = None if found is None else _number(found["value"])
+            if found is not None and value is not None:
+                yield Sample({each[1]: _unescaped(each[2]) for each in _LABEL.finditer(found["labels"] or "")}, value)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda each: {"n": "\n"}.get(each[1], each[1]), text) if "\\" in text else text
 
 
 def exports(text: str | None, prefix: str) -> bool:
@@ -111,13 +130,13 @@ def exports(text: str | None, prefix: str) -> bool:
 
 
 def _lines(text: str, name: str) -> Iterator[str]:
-    """The lines that begin with a name and nothing longer."""
+    """What follows a name, and nothing longer, on the lines that begin with it."""
     start, found = 0 if text.startswith(name) else text.find(f"\n{name}") + 1 or -1, 0
     while start >= 0 and found < _MOST_LINES:
         end = start + len(name)
         if text[end : end + 1] in {"{", " ", "\t"}:
             stop = text.find("\n", end)
-            yield text[start:] if stop < 0 else text[start:stop]
+            yield text[end:] if stop < 0 else text[end:stop]
             found += 1
         start = text.find(f"\n{name}", end) + 1 or -1
 

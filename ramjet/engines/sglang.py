@@ -37,12 +37,14 @@ _PUBLISHED = (
 _PUBLISHED_OF_HYBRIDS = (*_PUBLISHED, "snapshot_slots", "slots_per_request")
 
 _SLOTS = tuple(f"sglang:mamba_{part}_tokens" for part in ("available", "evictable", "used"))
+_PAGE = "sglang:page_size"
 _POOL = "sglang:max_total_num_tokens"
 _LOADS = {
     "num_running_reqs": "running",
     "num_waiting_reqs": "waiting",
     "num_waiting_uncached_tokens": "waiting_tokens",
     "num_used_tokens": "used_tokens",
+    "total_prefill_uncached_tokens": "counted",
 }
 _GAUGES = {
     "sglang:num_running_reqs": "running",
@@ -95,13 +97,13 @@ def _facts(pages: Pages) -> Facts:
         chunk = chunk._replace(value=next((each.value for each in longest if each.value), None))
     found = {
         "version": [info.word("version"), Told(LOADS, mapping(document(pages.get(LOADS)))).word("version")],
-        "model": [info.word("model_path"), *(each.word("id") for each in listed)],
+        "model": [info.word("served_model_name"), info.word("model_path"), *(each.word("id") for each in listed)],
         "pool_tokens": [
             info.size("max_total_num_tokens", times=ranks),
             all_of(LOADS, loads, "max_total_num_tokens"),
             Said(total(size(each) for each in _of_ranks(metrics, _POOL).values()), f"{METRICS} {_POOL}"),
         ],
-        "page_tokens": [info.size("page_size")],
+        "page_tokens": [info.size("page_size"), Said(_page(metrics), f"{METRICS} {_PAGE}")],
         "chunk_tokens": [chunk],
         "has_snapshots": [hybrid],
         "host_tier": [info.flag("enable_hierarchical_cache")],
@@ -129,10 +131,13 @@ def _facts(pages: Pages) -> Facts:
 
 def _loads(pages: Pages) -> tuple[Loads, ...]:
     found: dict[int, dict[str, float]] = {}
+    # What never falls is counted otherwise on either page, so that only one of them may be asked for it.
+    told = _loads_of(pages)
     for name, field in _GAUGES.items():
         for rank, value in _of_ranks(pages.get(METRICS), name).items():
-            found.setdefault(rank, {})[field] = value
-    for place, each in enumerate(_loads_of(pages)):
+            if field != "counted" or not told:
+                found.setdefault(rank, {})[field] = value
+    for place, each in enumerate(told):
         # Gauges are as old as the last batch; these are of now.
         told_rank = count(each.get("dp_rank"))
         counts = {field: count(each.get(name)) for name, field in _LOADS.items()}
@@ -173,6 +178,10 @@ def _of_ranks(metrics: str | None, name: str) -> dict[int, float]:
             rank = count(each.labels.get("dp_rank")) or 0
             found[rank] = found.get(rank, 0.0) + each.value
     return found
+
+
+def _page(metrics: str | None) -> int | None:
+    return next((size(each) for each in _of_ranks(metrics, _PAGE).values()), None)
 
 
 def _slots(metrics: str | None) -> int | None:

@@ -51,18 +51,19 @@ def _facts(pages: Pages) -> Facts:
     mode = config.word("mamba_cache_mode")
     # Without a mode of its own for states, the model has none; what it keeps of them lies in blocks like all the rest.
     hybrid = mode.value not in {None, "none", "None"}
-    pages_of = ["mamba_block_size", "block_size"] if hybrid else ["block_size"]
     started = next(iter(samples(metrics, _STARTED)), None)
     found = {
         "version": [Told(VERSION, mapping(document(pages.get(VERSION)))).word("version")],
-        "model": [said for each in listed for said in (each.word("root"), each.word("id"))],
+        "model": [said for each in listed for said in (each.word("id"), each.word("root"))],
         "started_at": [Said(started.value if started is not None and started.value else None, f"{METRICS} {_STARTED}")],
         "pool_tokens": [
             all_of(config.page, configs, "kv_cache_size_tokens"),
             Said(total(_blocks(each) for each in configs), f"{config.page} num_gpu_blocks * block_size"),
         ],
-        "page_tokens": [config.size(name) for name in pages_of],
-        "has_snapshots": [Said(False if configs else None, f"{config.page}")],
+        # Not `mamba_block_size`, which says 16 where reuse is by blocks of 384.
+        "page_tokens": [config.size("effective_attention_block_size"), config.size("block_size")],
+        "has_snapshots": [mode._replace(value=False if configs else None)],
+        "states_in_pool": [mode._replace(value=hybrid if configs else None)],
         "max_prompt_tokens": [each.size("max_model_len") for each in listed],
     }
     return facts_of("vllm", _PUBLISHED, found, ranks=max(1, len(configs), len(_loads(pages))))
@@ -74,12 +75,11 @@ def _loads(pages: Pages) -> tuple[Loads, ...]:
     for name, field in _GAUGES.items():
         for rank, value in _of_ranks(metrics, name).items():
             found.setdefault(rank, {})[field] = value
-    pools = {rank: _pool(each) for rank, each in _configs(metrics).items()} if metrics else {}
-    for name in _USAGES:
-        for rank, value in _of_ranks(metrics, name).items():
-            pool = pools.get(rank)
-            if pool is not None:
-                found.setdefault(rank, {})["used_tokens"] = min(1.0, value) * pool
+    usages = next((usage for name in _USAGES if (usage := _of_ranks(metrics, name))), {})
+    for rank, config in _configs(metrics).items():
+        pool = size(config.get("kv_cache_size_tokens")) or _blocks(config)
+        if pool is not None and rank in usages:
+            found.setdefault(rank, {})["used_tokens"] = min(1.0, usages[rank]) * pool
     return loads_of(found)
 
 
@@ -91,10 +91,6 @@ def _configs(metrics: str | None) -> dict[int, dict[str, str]]:
 def _blocks(config: dict[str, str]) -> int | None:
     blocks, block = size(config.get("num_gpu_blocks")), size(config.get("block_size"))
     return None if blocks is None or block is None else blocks * block
-
-
-def _pool(config: dict[str, str]) -> int | None:
-    return size(config.get("kv_cache_size_tokens")) or _blocks(config)
 
 
 def _of_ranks(metrics: str | None, name: str) -> dict[int, float]:

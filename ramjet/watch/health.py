@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import httpx
 import structlog
 
-from ramjet import pages
 from ramjet.core.fleet import Replica, State
 from ramjet.core.router import Router
+from ramjet.watch.loops import Loops
 
 log = structlog.get_logger()
 
@@ -31,46 +31,29 @@ class Probing:
     """What replicas ask for, by name."""
 
 
-class HealthWatch:
-    """Runs exactly one prober for each replica of the fleet; `sync` after the fleet or the probing has changed."""
+class HealthWatch(Loops):
+    """Probes the replicas; `sync` after the fleet has changed."""
+
+    name = "health"
 
     def __init__(self, router: Router, probing: Probing) -> None:
+        super().__init__(router)
         self.probing = probing
-        self._router = router
-        self._tasks: dict[Replica, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()
-
-    @property
-    def probers(self) -> int:
-        """How many run."""
-        return len(self._tasks)
-
-    def sync(self) -> None:
-        """Look at the fleet again."""
-        self._changed.set()
 
     async def run(self) -> None:
         """Probe until cancelled."""
         limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(limits=limits, trust_env=False) as client, asyncio.TaskGroup() as group:
-            while True:
-                self._changed.clear()
-                fleet = set(self._router.fleet)
-                for gone in self._tasks.keys() - fleet:
-                    self._tasks.pop(gone).cancel()
-                for come in fleet - self._tasks.keys():
-                    self._tasks[come] = group.create_task(self._watch(come, client), name=f"health {come.name}")
-                await self._changed.wait()
+        async with httpx.AsyncClient(limits=limits, trust_env=False) as self._client:
+            await super().run()
 
-    async def _watch(self, replica: Replica, client: httpx.AsyncClient) -> None:
-        probes = 0
+    async def _watch(self, replica: Replica) -> None:
+        probes, client = 0, self._client
         while True:
             probing = self.probing
             key = probing.keys.get(replica.name)
             head = {"authorization": f"Bearer {key}"} if key is not None else {}
             if probes % _MODELS_EVERY == 0:
                 await _read_models(replica, client, head, probing.timeout_s)
-                await self._read_pools(replica, client, key, probing.timeout_s)
             error, refused = await _probe(replica.url + probing.path, client, head, probing.timeout_s)
             if replica.probed(time.monotonic(), error=error, refused=refused):
                 log.warning(_EVENTS[replica.state], replica=replica.name, error=replica.last_error)
@@ -79,17 +62,6 @@ class HealthWatch:
                 self._router.restarted(replica.name)
             probes += 1
             await asyncio.sleep(probing.interval_s)
-
-    async def _read_pools(self, replica: Replica, client: httpx.AsyncClient, key: str | None, timeout_s: float) -> None:
-        """Learn how large a replica's cache is, if it says so; what the configuration says goes before."""
-        engine, told = await pages.read(client, replica.url, key=key, timeout_s=timeout_s)
-        pools = engine.facts(told).pools
-        if replica.name in self._router.fleet.replicas and self._router.resize(replica.name, reported=pools):
-            now = replica.pools
-            log.info(
-                "replica_pools", replica=replica.name, pool_tokens=now.tokens, snapshot_slots=now.slots,
-                snapshots_per_path=now.per_path, chunk_tokens=now.chunk_tokens, host_tier=now.host,
-            )  # fmt: skip
 
 
 _EVENTS = {State.UP: "replica_up", State.TRIAL: "replica_trial", State.DOWN: "replica_down"}

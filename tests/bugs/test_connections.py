@@ -498,7 +498,7 @@ async def test_after_three_reloads_only_the_new_replicas_are_watched() -> None:
         await asyncio.sleep(0.3)
 
         assert [name for name in probed if probed[name] > before[name]] == ["d"]
-        assert front.running.watch.probers == 1
+        assert front.running.watch.running == 1
         scrape = (await ask(front.admin_url, request("/metrics", None, method="GET"))).body.decode()
         assert 'replica="d"' in scrape
         assert not [name for name in "abc" if f'replica="{name}"' in scrape]

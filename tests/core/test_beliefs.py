@@ -253,3 +253,61 @@ def test_a_replica_that_is_not_known_is_taken_for_one_of_the_others() -> None:
         pace.learn(2.0, 4.4)
     pace.expect(0.1)
     assert pace.factor == pytest.approx(2.0)
+
+
+# -- pages, and states that only the engine knows of ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("page_tokens", "lost"), [(None, True), (64, True), (1_056, False)])
+def test_what_is_less_than_a_block_was_not_lost(page_tokens: int | None, lost: bool) -> None:
+    """
+    Of 2,048 tokens an engine with blocks of 1,056 may reuse none, and has lost nothing: its pool is as large as before.
+    """
+    belief = Belief(Pools(tokens=100_000, page_tokens=page_tokens))
+    hold(belief, "short", 2_048)
+    hold(belief, "other", 92_160, now=1.0)
+    report(belief, "short", 2_048, 0, now=2.0)
+
+    assert (belief.pool_tokens != 100_000) is lost
+
+
+@pytest.mark.parametrize("states_in_pool", [None, False, True])
+def test_a_zero_is_no_loss_where_only_the_engine_knows_where_states_lie(states_in_pool: bool | None) -> None:
+    """
+    vLLM's hybrid models reuse nothing where no state lies on the way: what others have of the prompt is still there.
+    """
+    belief = Belief(Pools(tokens=400_000, states_in_pool=states_in_pool))
+    for name in ("one", "other"):
+        seat = belief.book(prompt(name, 20_480, shared_tokens=10_240), 20_480, OTHER, 0.0)
+        belief.cache.leave(seat, 0.0)
+    blocks = prompt("one", 20_480, shared_tokens=10_240)
+    sought = belief.sought(blocks, 20_480)
+    belief.report(blocks, 20_480, sought=sought, cached_tokens=0, owner=OTHER, now=1.0)
+
+    found = belief.outlook(prompt("other", 20_480, shared_tokens=10_240), 20_480)
+    assert found.hit.tokens == (20_480 if states_in_pool else 10_240)
+
+
+def test_but_one_that_the_pool_explains_is_a_loss_there_too() -> None:
+    """
+    Nearly all of the pool has been used since.
+    """
+    belief = Belief(Pools(tokens=100_000, states_in_pool=True))
+    hold(belief, "one", 20_480)
+    hold(belief, "other", 71_680, now=1.0)
+    report(belief, "one", 20_480, 0, now=2.0)
+
+    assert (belief.pool_tokens or 0) < 100_000
+
+
+def test_what_is_not_known_stays_unknown_and_the_usual_applies_last() -> None:
+    """
+    The configuration, then the engine, then the seed's replicas.
+    """
+    given, said = Pools(tokens=400_000, private=2), Pools(tokens=499_968, private=1, grid_tokens=64)
+    known = given.over(said)
+
+    assert known == Pools(tokens=400_000, private=2, grid_tokens=64)
+    assert (known.private_slots, known.grid, known.chunk, known.page) == (2, 64, 6_144, 1)
+    assert (Pools().private_slots, Pools().grid) == (3, 256)
+    assert Pools(private=0).private_slots == 0

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from ramjet.engines.facts import Facts, Loads
 from ramjet.engines.known import ENGINES, PATHS, detect
-from ramjet.engines.reading import samples
+from ramjet.engines.reading import Sample, samples
 from tests.engines.answers import EVERY, answers
 
 UNTOLD = Facts(engine="")
@@ -30,11 +31,30 @@ FACTS: dict[str, dict[str, Any]] = {
     },
     "vllm-0.8.5": {
         "engine": "vllm", "model": "llama", "pool_tokens": 16_000, "page_tokens": 16, "has_snapshots": False,
-        "max_prompt_tokens": 8_192, "missing": ("version", "started_at"),
+        "states_in_pool": False, "max_prompt_tokens": 8_192, "missing": ("version", "started_at"),
     },
-    "vllm-0.32.0": {
-        "engine": "vllm", "version": "0.32.0", "model": "models/qwen3_next", "started_at": 1_780_000_000.5,
-        "pool_tokens": 61_440, "page_tokens": 384, "has_snapshots": False, "max_prompt_tokens": 65_536,
+    "sglang-0.5.23-llama": {
+        "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
+        "chunk_tokens": 4_096, "has_snapshots": False, "host_tier": False, "max_running": 8, "max_prompt_tokens": 65_530,
+        "reports_cached": True,
+    },
+    "sglang-0.5.23-qwen3_next": {
+        "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
+        "chunk_tokens": 256, "has_snapshots": True, "snapshot_slots": 28, "slots_per_request": 1, "grid_tokens": 1,
+        "host_tier": False, "max_running": 4, "max_prompt_tokens": 65_530, "reports_cached": True,
+    },
+    "sglang-0.5.23-qwen3_next-extra_buffer": {
+        "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
+        "chunk_tokens": 512, "has_snapshots": True, "snapshot_slots": 40, "slots_per_request": 2, "host_tier": False,
+        "max_running": 8, "max_prompt_tokens": 65_530, "reports_cached": True,
+    },
+    "vllm-0.32.0-llama": {
+        "engine": "vllm", "version": "0.32.0", "model": "tiny", "started_at": 1_796_115_860.91, "pool_tokens": 4_194_304,
+        "page_tokens": 128, "has_snapshots": False, "states_in_pool": False, "max_prompt_tokens": 65_536,
+    },
+    "vllm-0.32.0-qwen3_next": {
+        "engine": "vllm", "version": "0.32.0", "model": "tiny", "started_at": 1_796_116_043.81, "pool_tokens": 8_088_327,
+        "page_tokens": 384, "has_snapshots": False, "states_in_pool": True, "max_prompt_tokens": 65_536,
     },
     "llamacpp": {
         "engine": "llamacpp", "version": "b7600-0a1b2c3d4", "model": "lfm2", "has_snapshots": False, "max_running": 4,
@@ -46,12 +66,32 @@ LOADS: dict[str, tuple[Loads, ...]] = {
     "sglang-0.5.20-glm": (
         Loads(
             running=3, waiting=2, waiting_tokens=41_200, used_tokens=120_448, evictable_tokens=310_016, used_slots=12,
-            evictable_slots=16, counted=9_183_441.0,
+            evictable_slots=16,
         ),
     ),
     "sglang-0.4.6": (Loads(running=4, waiting=1, used_tokens=70_000), Loads(rank=1, running=0, waiting=0, used_tokens=0)),
     "vllm-0.8.5": (Loads(running=1, waiting=0, used_tokens=8_000),),
-    "vllm-0.32.0": (Loads(running=2, waiting=3, used_tokens=15_360, counted=12_345.0),),
+    "sglang-0.5.23-llama": (
+        Loads(
+            running=7, waiting=2, waiting_tokens=6_900, used_tokens=48_109, evictable_tokens=18_030, used_slots=0,
+            evictable_slots=0, counted=64_827,
+        ),
+    ),
+    # The one that is being read is neither running nor waiting.
+    "sglang-0.5.23-qwen3_next": (
+        Loads(
+            running=0, waiting=9, waiting_tokens=20_630, used_tokens=2_304, evictable_tokens=17_920, used_slots=2,
+            evictable_slots=26, counted=22_635,
+        ),
+    ),
+    "sglang-0.5.23-qwen3_next-extra_buffer": (
+        Loads(
+            running=0, waiting=9, waiting_tokens=16_506, used_tokens=1_536, evictable_tokens=16_967, used_slots=3,
+            evictable_slots=37, counted=19_845,
+        ),
+    ),
+    "vllm-0.32.0-llama": (Loads(running=8, waiting=2, used_tokens=50_177, counted=109_529.0),),
+    "vllm-0.32.0-qwen3_next": (Loads(running=2, waiting=4, used_tokens=9_627, counted=67_396.0),),
     "llamacpp": (Loads(running=2, waiting=1, counted=39_080.0),),
     "openai": (),
 }  # fmt: skip
@@ -277,3 +317,36 @@ def test_a_metric_is_found_by_its_whole_name() -> None:
     page = 'running 1\n# HELP running How many run.\nrunning_offline 2\nrunning{a="}"} 3\nrunning NaN\nrunning -1\nnow\nrunning 4'
 
     assert [each.value for each in samples(page, "running")] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if "/metrics" in answers(name)])
+def test_metrics_are_read_as_prometheus_reads_them(name: str) -> None:
+    """
+    Every sample of a real page, with all its labels.
+    """
+    page = answers(name)["/metrics"]
+    theirs: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(page):
+        for each in family.samples:
+            if math.isfinite(each.value) and each.value >= 0:
+                theirs.setdefault(each.name, []).append((dict(each.labels), each.value))
+
+    assert theirs
+    for metric, values in theirs.items():
+        assert [(dict(each.labels), each.value) for each in samples(page, metric)] == values
+
+
+LABELS = st.dictionaries(st.from_regex(r"[a-z]{1,3}", fullmatch=True), st.text(max_size=6), max_size=3)
+
+
+@given(labels=LABELS, value=st.floats(0, 1e12))
+def test_labels_may_hold_anything(labels: dict[str, str], value: float) -> None:
+    """
+    Quotes, braces, backslashes and line ends, as they are escaped.
+    """
+    escaped = {
+        name: text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, text in labels.items()
+    }
+    line = "metric{" + ",".join(f'{name}="{text}"' for name, text in escaped.items()) + f"}} {value} 1780000000000"
+
+    assert list(samples(f"other 1\n{line}\nmetric_more 3", "metric")) == [Sample(labels, value)]

@@ -223,7 +223,7 @@ async def test_there_is_one_prober_for_each_replica_after_many_swaps(client: htt
                     assert (await remove(client, front, name)).status_code == 200
             await add(client, front, "b", f"{engine.url}/last")
             await asyncio.sleep(0.1)
-            assert front.running.watch.probers == 2
+            assert front.running.watch.running == 2
             assert probers() == ["health a", "health b"]
 
             engine.seen.clear()
@@ -321,6 +321,7 @@ def control_of(front: Front, settings: Settings) -> Control:
         upstream=running.handler._upstream,
         metrics=running.metrics,
         watch=running.watch,
+        stats=running.stats,
         seed=1,
     )
 

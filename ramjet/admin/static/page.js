@@ -59,7 +59,8 @@ function makeReplica(each) {
   roving(bar);
   return el("li", { class: "panel replica", "data-replica": each.name },
     el("div", {}, el("div", { class: "name" }, el("span", {}, each.name), el("span", { class: "pill" })), el("div", { class: "url" }), el("div", { class: "error" })),
-    el("dl", { class: "facts" }, fact("In flight"), fact("Queue"), meter("Token pool"), meter("Snapshots")),
+    el("dl", { class: "facts" }, fact("In flight"), fact("Queue"), meter("Token pool"), meter("Snapshots"),
+      el("div", { class: "fact engine" }, el("dt", {}, "Engine"), el("dd", {}, el("span"), el("div", { class: "told" })))),
     button,
     el("div", { class: "bar-row" }, bar, el("div", { class: "scale" }, el("span"), el("span"))));
 }
@@ -80,10 +81,26 @@ function updateReplica(element, each) {
   meter(facts.children[2], each.used_tokens, pool, learned, pool === null ? `${tokens(each.used_tokens)} believed, size unknown` : `${tokens(each.used_tokens)} of ${tokens(pool)} ${origin}${reported}${usable}`);
   facts.children[3].hidden = each.slots === null;
   if (each.slots !== null) meter(facts.children[3], each.used_slots, each.slots, null, `${count(each.used_slots)} of ${count(each.slots)} believed taken`);
+  updateEngine(facts.children[4], each);
   const name = each.draining ? "Enable" : "Drain";
   say(button, name);
   set(button, { "aria-label": `${name} ${each.name}` });
   residents(row, each);
+}
+
+/** What it runs and what that says it is doing; each of its facts with its page stands in the title. */
+function updateEngine(fact, each) {
+  const heard = each.engine, told = state[`engine/${each.name}`];
+  fact.hidden = !heard;
+  if (!heard) return;
+  const doing = heard.heard_at === null ? "says nothing of its load" : `${heard.running === null ? "?" : count(heard.running)} running, ${heard.waiting === null ? "?" : count(heard.waiting)} waiting, ${ago(Math.max(0, now() - heard.heard_at))}`;
+  const others = each.others.in_flight || each.others.queue_s ? `; not ours: ${count(each.others.in_flight)} requests, ${seconds(each.others.queue_s)} of reading` : "";
+  say(fact.lastChild.firstChild, `${heard.name} ${heard.version || ""}`.trim());
+  say(fact.lastChild.lastChild, doing + others);
+  const rows = told ? told.rows.map(([name, value, source]) => `${name} ${value} (${source})`) : [];
+  const missing = told && told.missing.length ? [`not said: ${told.missing.join(", ")}`] : [];
+  const since = told ? [`asked ${ago(Math.max(0, now() - told.heard_at))}`] : [];
+  set(fact, { title: [...rows, ...missing, ...since].join("\n") });
 }
 
 function meter(fact, value, most, tick, told) {

@@ -160,6 +160,7 @@ class SGLang(Report):
             "cache_hit_rate": round(self._hit_rate, 4),
             "utilization": round(engine.running / self.profile.max_running, 4),
             "max_running_requests": self.profile.max_running,
+            "total_prefill_uncached_tokens": engine.prompt_tokens_total - engine.cached_tokens_total,
             "queues": {"waiting": engine.waiting, "grammar": 0, "paused": 0, "retracted": 0},
         }
         return {"version": VERSION, "dp_rank_count": 1, "loads": [load]}
