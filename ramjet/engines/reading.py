@@ -15,8 +15,8 @@ _MOST = 1 << 40
 _MOST_LINES = 4_096
 """Of one metric: 64 data-parallel ranks with 64 label values each."""
 
-_LABEL = re.compile(r'([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_SAMPLE = re.compile(r'(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?\s+(?P<value>\S+)(?:\s+\S+)?\s*')
+_LABEL = re.compile(r'([a-zA-Z_]\w*+)="((?:[^"\\]++|\\.)*+)"')
+_SAMPLE = re.compile(r'(?:\{(?P<labels>(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\})?\s++(?P<value>\S++)(?:\s++\S++)?\s*+')
 """What follows a name: labels, a value, and perhaps a time."""
 
 Object = Mapping[str, Any]
@@ -131,13 +131,18 @@ def exports(text: str | None, prefix: str) -> bool:
 
 def _lines(text: str, name: str) -> Iterator[str]:
     """What follows a name, and nothing longer, on the lines that begin with it."""
-    start, found = 0 if text.startswith(name) else text.find(f"\n{name}") + 1 or -1, 0
-    while start >= 0 and found < _MOST_LINES:
+    start = 0 if text.startswith(name) else text.find(f"\n{name}") + 1 or -1
+    for _ in range(_MOST_LINES):
+        if start < 0:
+            return
         end = start + len(name)
         if text[end : end + 1] in {"{", " ", "\t"}:
             stop = text.find("\n", end)
             yield text[end:] if stop < 0 else text[end:stop]
-            found += 1
+            # By the format all that has a name stands together, and a comment begins what comes next.
+            if stop < 0 or text.startswith("#", stop + 1):
+                return
+            end = stop
         start = text.find(f"\n{name}", end) + 1 or -1
 
 

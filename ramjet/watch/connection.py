@@ -1,7 +1,7 @@
 """One kept connection to a replica, for its pages: a GET, its answer, and the next one a second later.
 
-A client for everything takes more time for such a request than the answer is worth: of 64 replicas asked every second,
-httpx took a sixth of a core and aiohttp a twenty-fifth (`make stats` measures what this takes).
+A client for everything takes more time for such a request than the answer is worth: for 64 replicas, asked every second,
+httpx took 17 % of a core and aiohttp 4 %, where this takes 2 (`make stats`).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from ramjet.watch.loops import Loops
 
 log = structlog.get_logger()
 
-_GOLDEN = 0.618
-"""The part of an interval by which each next replica is asked later: such steps never fall together."""
+_TURNS = 16
+"""Of an interval, at which some of the replicas are asked: few enough to be woken seldom, and a few answers at a time."""
 
 _AGAIN_S = 10.0
 """Between two meetings with a replica that answers, and says nothing of use."""
@@ -64,15 +64,16 @@ class StatsWatch(Loops):
         talk = _Talk(self._router, replica)
         self.seen[replica.name] = talk.seen
         loop = asyncio.get_running_loop()
-        at, place = loop.time(), self._met * _GOLDEN % 1
+        place, at = self._met % _TURNS / _TURNS, loop.time()
         try:
             while True:
                 if self.polling.enabled:
                     await talk.ask(self.polling)
-                interval_s = self.polling.interval_s
-                # By the clock, and each at a time of its own, so that replicas are asked one after another.
-                at = max(at + (1 + place) * interval_s, loop.time())
-                place = 0.0
+                interval_s, before = self.polling.interval_s, at
+                # By the loop's clock, so that those who have their turn together keep it, however long each takes.
+                at = (math.floor(loop.time() / interval_s - place) + 1 + place) * interval_s
+                # A timer may be a millisecond early, and no turn comes twice.
+                at += interval_s if at - before < interval_s / 2 else 0.0
                 await asyncio.sleep(at - loop.time())
         finally:
             talk.close()

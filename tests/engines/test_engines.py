@@ -314,9 +314,11 @@ def test_a_metric_is_found_by_its_whole_name() -> None:
     """
     At the page's beginning and end, with labels or without, among longer names and in comments.
     """
-    page = 'running 1\n# HELP running How many run.\nrunning_offline 2\nrunning{a="}"} 3\nrunning NaN\nrunning -1\nnow\nrunning 4'
+    comment, longer = "# HELP running How many run.\n", "running_offline 2\n"
+    page = f'running 1\n{longer}running{{a="}}"}} 3\nrunning NaN\nrunning -1\nnow\nrunning 4'
 
-    assert [each.value for each in samples(page, "running")] == [1, 3, 4]
+    for text in (page, comment + longer + page, f"{longer}{page}\n{comment}{longer}"):
+        assert [each.value for each in samples(text, "running")] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if "/metrics" in answers(name)])

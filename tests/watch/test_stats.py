@@ -239,11 +239,13 @@ async def test_our_own_requests_are_not_taken_for_those_of_others() -> None:
             await until(lambda: known(front))
             seen: list[int] = []
             async with asyncio.TaskGroup() as group:
-                for number in range(4):
-                    body = ask(prompt(30_000, f"p{number}"), max_tokens=50)
-                    group.create_task(to.post("/v1/chat/completions", json=body))
-                await until(lambda: front.router.fleet["a"].in_flight == 4)
-                while front.router.fleet["a"].in_flight:
+                asking = [
+                    group.create_task(
+                        to.post("/v1/chat/completions", json=ask(prompt(30_000, f"p{number}"), max_tokens=50))
+                    )
+                    for number in range(4)
+                ]
+                while not all(each.done() for each in asking):
                     seen.append(front.router.fleet["a"].others.at(time.monotonic()).requests)
                     await asyncio.sleep(0.01)
 
