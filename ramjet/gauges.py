@@ -72,9 +72,10 @@ class Gauges:
             for name, value in values.items():
                 if value is not None:
                     families[name].add_metric([replica], value)
-        for replica, seen in self._seen.items():
-            if seen.facts is not None:
-                families[_ENGINE].add_metric([replica, seen.facts.engine, seen.facts.version or ""], 1)
+        for each in self._router.fleet:
+            facts = self._seen.get(each.name, _UNSEEN).facts
+            if facts is not None:
+                families[_ENGINE].add_metric([each.name, facts.engine, facts.version or ""], 1)
         return families.values()
 
     def _of_replicas(self) -> Iterable[tuple[str, dict[str, float | None]]]:

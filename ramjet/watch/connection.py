@@ -12,10 +12,13 @@ from functools import cache
 from typing import cast
 from urllib.parse import urlsplit
 
-from ramjet.watch.answer import Answer
+import httptools
 
 Page = tuple[int, str]
 """Status and text."""
+
+_MOST_BYTES = 16 << 20
+"""Of one answer: the metrics of an engine with many labels have some hundred kilobytes."""
 
 
 class Connection:
@@ -52,10 +55,6 @@ class Connection:
             raise
         except (OSError, ValueError):
             return None
-        finally:
-            # Whatever has not come by now belongs to no later question.
-            if self._wire is not None and not self._wire.is_open:
-                self._wire = None
 
     def close(self) -> None:
         """Close it; it opens again when it is asked."""
@@ -69,39 +68,41 @@ class Connection:
             _, self._wire = await asyncio.get_running_loop().create_connection(
                 _Wire, self._host, self._port, ssl=tls, server_hostname=self._host if tls else None
             )
-        answer = await self._wire.ask(f"{self._before}{path}{self._after}".encode())
-        return None if answer is None else (answer.status, (answer.body or b"").decode(errors="replace"))
+        return await self._wire.ask(f"{self._before}{path}{self._after}".encode())
 
 
 class _Wire(asyncio.Protocol):
-    """The connection itself: one question at a time."""
+    """The connection itself: one question at a time. The loop calls what it has for that, and llhttp what begins with on_."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._answer: Answer | None = None
-        self._asked: asyncio.Future[Answer | None] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._asked: asyncio.Future[Page | None] | None = None
+        self._status, self._bytes, self._has_length = 0, bytearray(), False
 
     @property
     def is_open(self) -> bool:
         """Whether something can be asked."""
         return self._transport is not None
 
-    async def ask(self, question: bytes) -> Answer | None:
-        """The answer; None where the connection ends without one."""
+    async def ask(self, question: bytes) -> Page | None:
+        """The answer; None where the connection ends without one, or brings something else."""
         if self._transport is None:
             return None
-        self._answer, self._asked = Answer(), asyncio.get_running_loop().create_future()
+        self._asked = asyncio.get_running_loop().create_future()
+        self._status, self._bytes, self._has_length = 0, bytearray(), False
         self._transport.write(question)
         try:
-            answer = await self._asked
+            page = await self._asked
         except BaseException:
+            # What has not come by now belongs to no later question.
             self.close()
             raise
         finally:
             self._asked = None
-        if answer is None or not answer.keeps:
+        if page is None:
             self.close()
-        return answer
+        return page
 
     def close(self) -> None:
         """Close it at once."""
@@ -110,30 +111,47 @@ class _Wire(asyncio.Protocol):
             self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The loop says so."""
         # uvloop's are of no class of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """The loop says so."""
-        if self._answer is None or self._asked is None or self._asked.done():
+        if self._asked is None or self._asked.done():
             self.close()  # nobody asked for that
             return
         try:
-            self._answer.feed(data)
-        except ValueError as error:
-            self._asked.set_exception(error)
-            return
-        if self._answer.body is not None:
-            self._asked.set_result(self._answer)
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._answer(None)
+        if len(self._bytes) > _MOST_BYTES:
+            self._answer(None)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's
-        """The loop says so."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the loop's
         self._transport = None
+        # Where nobody said how long the answer is, this is its end.
+        self._answer((self._status, self._text()) if self._status and not self._has_length else None)
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002 - llhttp's
+        self._has_length = self._has_length or name.lower() in {b"content-length", b"transfer-encoding"}
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._status = status if status >= 200 else 0
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes += body
+
+    def on_message_complete(self) -> None:
+        if self._status:  # not what comes before the answer proper
+            if not self._parser.should_keep_alive():
+                self.close()
+            self._answer((self._status, self._text()))
+
+    def _text(self) -> str:
+        return self._bytes.decode(errors="replace")
+
+    def _answer(self, page: Page | None) -> None:
         if self._asked is not None and not self._asked.done():
-            assert self._answer is not None
-            self._answer.end()
-            self._asked.set_result(self._answer if self._answer.body is not None else None)
+            self._asked.set_result(page)
 
 
 @cache

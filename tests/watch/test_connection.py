@@ -1,4 +1,4 @@
-"""The kept connection on which engines' pages are asked for, and answers however they are cut."""
+"""The kept connection on which engines' pages are asked for."""
 
 from __future__ import annotations
 
@@ -7,93 +7,21 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator
-from itertools import pairwise
 
 import pytest
 import uvloop
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ramjet.watch.answer import MOST_BYTES, Answer
 from ramjet.watch.connection import Connection
 from tests.scripted import Connection as Wire
 from tests.scripted import Seen, scripted_engine
 
-BODY = b"a page\r\n\r\nof text"
+BODY = "a page\r\n\r\nof text"
 ANSWERS = {
-    "length": b"HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n" + BODY,
+    "length": b"HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\na page\r\n\r\nof text",
     "chunks": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6;x=y\r\na page\r\nb\r\n\r\n\r\nof text\r\n0\r\n\r\n",
-    "trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n11\r\n" + BODY + b"\r\n0\r\nx-sum: 1\r\n\r\n",
-    "continue": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n" + BODY,
+    "trailers": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n11\r\na page\r\n\r\nof text\r\n0\r\nx-sum: 1\r\n\r\n",
+    "continue": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\na page\r\n\r\nof text",
 }
-
-
-@given(name=st.sampled_from(sorted(ANSWERS)), cuts=st.lists(st.integers(0, 120), max_size=8))
-def test_where_an_answer_is_cut_never_matters(name: str, cuts: list[int]) -> None:
-    """
-    With a length or in chunks.
-    """
-    raw, answer = ANSWERS[name], Answer()
-    places = [0, *sorted(cuts), len(raw)]
-    for start, end in pairwise(places):
-        assert answer.body is None or start >= len(raw)
-        answer.feed(raw[start:end])
-
-    assert (answer.status, answer.body, answer.keeps) == (200, BODY, True)
-
-
-@given(junk=st.binary(max_size=200), cut=st.integers(0, 200))
-def test_whatever_comes_is_an_answer_or_an_error(junk: bytes, cut: int) -> None:
-    """
-    And nothing else is raised.
-    """
-    for raw in (junk, b"HTTP/1.1 200 OK\r\n" + junk, ANSWERS["chunks"][:60] + junk):
-        answer = Answer()
-        with contextlib.suppress(ValueError):
-            answer.feed(raw[:cut])
-            answer.feed(raw[cut:])
-            answer.end()
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (MOST_BYTES + 1),
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n" % (MOST_BYTES + 1),
-        b"x" * (1 << 17),
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-    ],
-    ids=["length", "chunk", "head", "no HTTP"],
-)
-def test_too_much_is_not_waited_for(raw: bytes) -> None:
-    """
-    Nor is what is no HTTP.
-    """
-    with pytest.raises(ValueError, match=r"too much|head|HTTP|literal"):
-        Answer().feed(raw)
-
-
-@pytest.mark.parametrize(
-    ("head", "keeps"),
-    [
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 0", True),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close", False),
-        (b"HTTP/1.0 200 OK\r\ncontent-length: 0", False),
-        (b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\nconnection: keep-alive", True),
-        (b"HTTP/1.1 204 No Content", True),
-    ],
-)
-def test_a_connection_is_kept_where_that_is_meant(head: bytes, keeps: bool) -> None:
-    """
-    By the version and the header.
-    """
-    answer = Answer()
-    answer.feed(head + b"\r\n\r\n")
-
-    assert (answer.body, answer.keeps) == (b"", keeps)
-
-
-# -- the connection -----------------------------------------------------------------------------------------------------
 
 
 class Script:
@@ -103,6 +31,8 @@ class Script:
         self.connections: set[Wire] = set()
         self.closes = False
         self.says_close = False
+        self.size = 1
+        """Of the pieces that an answer comes in, in bytes."""
 
     async def __call__(self, connection: Wire, seen: Seen) -> None:
         self.connections.add(connection)
@@ -110,6 +40,14 @@ class Script:
             await connection.gone(60)
         elif seen.target == "/drips":
             await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n", *[b"x"] * 90, pause_s=0.05)
+        elif seen.target.removeprefix("/base/") in ANSWERS:
+            raw = ANSWERS[seen.target.removeprefix("/base/")]
+            await connection.send(*[raw[at : at + self.size] for at in range(0, len(raw), self.size)], pause_s=0.001)
+        elif seen.target == "/base/much":
+            with contextlib.suppress(ConnectionError):
+                await connection.send(b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * (1 << 20)] * 20)
+        elif seen.target == "/base/junk":
+            await connection.send(b"SSH-2.0-OpenSSH\r\n\r\n")
         elif seen.target == "/ends":
             await connection.send(b"HTTP/1.1 200 OK\r\n\r\nno length")
             connection.writer.close()
@@ -142,6 +80,31 @@ async def test_pages_come_on_one_connection_below_the_base_path() -> None:
             assert await connection.get(f"/{number}", 5) == (200, f"/base/{number}")
 
         assert len(script.connections) == 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+async def test_where_an_answer_is_cut_never_matters(size: int) -> None:
+    """
+    With a length or in chunks, and on one connection.
+    """
+    async with connected() as (connection, script):
+        script.size = size
+        for name in ANSWERS:
+            assert await connection.get(f"/{name}", 20) == (200, BODY)
+
+        assert len(script.connections) == 1
+
+
+@pytest.mark.parametrize("path", ["/much", "/junk"])
+async def test_too_much_is_not_waited_for_nor_what_is_no_http(path: str) -> None:
+    """
+    And it spoils no later answer.
+    """
+    async with connected() as (connection, _):
+        started_at = time.monotonic()
+        assert await connection.get(path, 20) is None
+        assert time.monotonic() - started_at < 10
+        assert await connection.get("/next", 5) == (200, "/base/next")
 
 
 @pytest.mark.parametrize("says", [True, False])
