@@ -29,7 +29,7 @@ _TURNS = 16
 """Of an interval, at which some of the replicas are asked: few enough to be woken seldom, and a few answers at a time."""
 
 _AGAIN_S = 10.0
-"""Between two meetings with a replica that answers, and says nothing of use."""
+"""After which one is asked again that has answered, and with nothing of use or not to the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,8 @@ class _Talk:
         """What its engine was said to be when it was met."""
         self._meets_at = -math.inf
         """When it may be asked for everything again: one that has answered, and with nothing of use, will not soon."""
+        self._looks_at = -math.inf
+        """When its facts are looked at again."""
         self._was_down = False
         self._load_path = 0
         """Which of its pages of loads is asked for; those before are not there."""
@@ -128,9 +130,9 @@ class _Talk:
                     self._meets_at = now + min(_AGAIN_S, polling.facts_s)
                     await self._meet(polling)
                 return
-            if not self._to_ask and now - self.seen.facts_at >= polling.facts_s:
+            if not self._to_ask and now >= self._looks_at:
                 self._to_ask.extend(self._engine.fact_paths)
-                self._pages = {}
+                self._pages, self._looks_at = {}, now + polling.facts_s
             # By turns, or loads would be old whenever facts are asked for.
             self._asked_facts = bool(self._to_ask) and not (self._asked_facts and self._engine.load_paths)
             if self._asked_facts:
@@ -146,8 +148,7 @@ class _Talk:
         """Ask for everything, one page after the other."""
         self.seen.facts, self.seen.loads = None, ()
         engine, pages = ENGINES.get(self._given), dict[str, str]()
-        for path in PATHS if engine is None else engine.fact_paths:
-            await self._take(path, pages, polling)
+        answers = [await self._take(path, pages, polling) for path in (PATHS if engine is None else engine.fact_paths)]
         engine = engine or detect(pages)
         for new, old in engine.old_paths.items():
             if new not in pages:
@@ -155,6 +156,9 @@ class _Talk:
         if pages:
             self._engine, self._load_path, self._counted = engine, 0, {}
             self._to_ask.clear()
+            # What was late is asked for again soon.
+            after_s = min(_AGAIN_S, polling.facts_s) if None in answers else polling.facts_s
+            self._looks_at = time.monotonic() + after_s
             self._learn(engine.facts(pages))
             self._hear(engine.loads(pages))
 
@@ -175,11 +179,9 @@ class _Talk:
             self._load_path += status is not None and 400 <= status < 500
             return
         loads = engine.loads(pages)
-        before, self._counted = (
-            self._counted,
-            {(path, each.rank): each.counted for each in loads if each.counted is not None},
-        )
-        if any(count < before.get(key, 0.0) for key, count in self._counted.items()):
+        counted = {(path, each.rank): each.counted for each in loads if each.counted is not None}
+        before, self._counted = self._counted, counted
+        if any(count < before.get(key, 0.0) for key, count in counted.items()):
             self._restarted("a counter fell")
         else:
             self._hear(loads)
