@@ -33,7 +33,7 @@ class Share(NamedTuple):
     queue_s: float = 0.0
     """Seconds of reading."""
     tokens: int = 0
-    """Of the token pool, kept from eviction."""
+    """Of the token pool, kept from eviction. What our answers keep is not known to be ours."""
 
     def most(self, other: Share) -> Share:
         """The larger of both, each by itself."""
