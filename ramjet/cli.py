@@ -19,6 +19,7 @@ from ramjet.config import dump, load, unknown_variables
 from ramjet.options import CONFIG, NO_REPLICAS, REPLICAS, settings_of
 
 _ELSEWHERE = {
+    "check": "ramjet.check.cli:check",
     "explain": "ramjet.console.cli:explain",
     "journal": "ramjet.journal.cli:journal",
     "lab": "ramjet.lab.cli:lab",
