@@ -15,23 +15,11 @@ import uvloop
 
 from ramjet import __version__, logs
 from ramjet.app import CannotStart, serve
-from ramjet.config import ConfigError, Settings, dump, load, replica_url, unknown_variables
-
-
-class _Replica(click.ParamType[dict[str, str]]):
-    name = "NAME=URL"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
-        name, equals, url = str(value).partition("=")
-        if not (name and equals):
-            self.fail(f"{value}: write it as NAME=URL, for example glm-1=http://10.0.0.7:30000", param, ctx)
-        try:
-            return {"name": name, "url": replica_url(url)}
-        except ValueError as error:
-            self.fail(f"{value}: {error}", param, ctx)
-
+from ramjet.config import dump, load, unknown_variables
+from ramjet.options import CONFIG, NO_REPLICAS, REPLICAS, settings_of
 
 _ELSEWHERE = {
+    "check": "ramjet.check.cli:check",
     "explain": "ramjet.console.cli:explain",
     "journal": "ramjet.journal.cli:journal",
     "lab": "ramjet.lab.cli:lab",
@@ -63,10 +51,8 @@ def main() -> None:
 
 
 @main.command(name="serve", short_help="Run the load balancer.")
-@click.option(
-    "--config", "path", type=click.Path(path_type=Path, dir_okay=False), help="A YAML file; see config/ramjet.yaml."
-)
-@click.option("--replica", "replicas", type=_Replica(), multiple=True, help="A replica; may be repeated.")
+@CONFIG
+@REPLICAS
 @click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [0.0.0.0:8000]")
 @click.option("--admin", metavar="HOST:PORT", help="Metrics and health.  [127.0.0.1:9090]")
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="How log lines look.  [json]")
@@ -90,7 +76,7 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
     if options["journal"] and options["no_journal"]:
         raise click.UsageError("--journal and --no-journal exclude each other")
     overrides = _overrides(**options)
-    settings = _load(path, overrides)
+    settings = settings_of(path, overrides)
     unknown = list(unknown_variables())
     if print_config:
         for name, nearest in unknown:
@@ -98,7 +84,7 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
         click.echo(dump(settings), nl=False)
         return
     if not settings.replicas:
-        raise click.ClickException("no replicas: name one with --replica NAME=URL, or list them in the config file")
+        raise click.ClickException(NO_REPLICAS)
     logs.configure(settings.log.format, settings.log.level)
     log = structlog.get_logger()
     for name, nearest in unknown:
@@ -173,7 +159,7 @@ def demo_command(
     if story:
         tell.story(keep=keep, as_json=as_json)
         return
-    settings = _load(None, _overrides(**options))
+    settings = settings_of(None, _overrides(**options))
     logs.configure(settings.log.format, "warning" if traffic or compare else "info")
     try:
         if compare:
@@ -207,10 +193,3 @@ def _overrides(
         "journal": kept,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _load(path: Path | None, overrides: dict[str, Any]) -> Settings:
-    try:
-        return load(path, overrides)
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None

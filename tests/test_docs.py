@@ -344,7 +344,7 @@ def test_errors_in_the_first_look_exist() -> None:
     """
     What the runbook tells to look for in a replica's error is said by a probe, or is a type of the client's.
     """
-    probe = page("ramjet/watch/health.py") + page("ramjet/core/fleet.py")
+    probe = page("ramjet/watch/health.py") + page("ramjet/pages.py") + page("ramjet/core/fleet.py")
     shown = [cells[0] for cells in table(RUNBOOK, "What `/replicas` shows").values()]
     errors_shown = {
         text.rstrip(". ") for cell in shown if "error `" in cell for text in re.findall(r"`([^`]+)`", cell)[1:]

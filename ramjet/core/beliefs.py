@@ -349,7 +349,7 @@ class Belief:
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
         pools = self.pools
-        saved = -(-unread_tokens // pools.chunk) if unread_tokens >= pools.grid else 0
+        saved = pools.snapshots_of(unread_tokens)
         if pools.per_path is not None:
             saved = max(0, min(outlook.slots + saved, pools.per_path) - outlook.slots)
         return pools.private_slots + saved

@@ -72,6 +72,20 @@ class Pools:
             else Snapshots(slots=self.slots, per_path=self.per_path, private=self.private_slots, grid_tokens=self.grid),
         )
 
+    def snapshots_of(self, tokens: int) -> int:
+        """Snapshots that reading so many tokens writes: one a forward, the tail's the last of them (seed: 51 of 313,000)."""
+        return -(-tokens // self.chunk) if tokens >= self.grid else 0
+
+    def kept_of(self, tokens: int) -> int:
+        """Of these, those that a conversation may keep."""
+        written = self.snapshots_of(tokens)
+        return written if self.per_path is None else min(written, self.per_path)
+
+    @property
+    def held(self) -> int:
+        """Slots of a running request with the snapshot of the tree that it has resumed at: the seed's "about four"."""
+        return self.private_slots + 1
+
     @property
     def most_running(self) -> int | None:
         """Requests that may run before they take the room of the conversations that are cached; None for no limit.

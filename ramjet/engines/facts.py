@@ -17,6 +17,24 @@ Pages = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a replica answered for one page."""
+
+    path: str
+    status: int | None = None
+    """Of HTTP; None where no answer came."""
+    error: str | None = None
+    """Why none came: `connection refused`, `cannot be reached`, or what went wrong by its class."""
+    text: str = ""
+    took_s: float | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether it is a 2xx."""
+        return self.status is not None and 200 <= self.status < 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a replica is, as far as it says so."""
 
@@ -49,6 +67,8 @@ class Facts:
     max_prompt_tokens: int | None = None
     reports_cached: bool | None = None
     """Whether usage says how many tokens were cached."""
+    caches: bool | None = None
+    """Whether it keeps prompts for those that go on from them."""
     ranks: int = 1
     """Data-parallel ranks, each with pools of its own."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -166,3 +186,5 @@ class Engine:
     """One for each data-parallel rank, in their order; nothing where the pages say nothing."""
     old_paths: Mapping[str, str] = field(default_factory=dict)
     """What pages were once called: asked for only where the new name was not answered, for engines complain of it."""
+    work: str | None = None
+    """A counter on `/metrics` of tokens that the model has worked through, for whatever reason."""

@@ -72,4 +72,5 @@ LLAMACPP = Engine(
     speaks=_speaks,
     facts=_facts,
     loads=_loads,
+    work="llamacpp:prompt_tokens_total",
 )

@@ -129,6 +129,12 @@ def exports(text: str | None, prefix: str) -> bool:
     return bool(text) and (str(text).startswith(prefix) or f"\n{prefix}" in str(text))
 
 
+def counted(text: str | None, name: str) -> float | None:
+    """A counter, all its labels together, but for tensor-parallel ranks, which repeat one another; None without any."""
+    values = [each.value for each in samples(text, name) if each.labels.get("tp_rank", "0") == "0"]
+    return sum(values) if values else None
+
+
 def _lines(text: str, name: str) -> Iterator[str]:
     """What follows a name, and nothing longer, on the lines that begin with it."""
     start = 0 if text.startswith(name) else text.find(f"\n{name}") + 1 or -1
@@ -188,9 +194,10 @@ class Told:
         found = size(self.fields.get(name))
         return Said(None if found is None else found * times, f"{self.page} {name}")
 
-    def flag(self, name: str) -> Said:
-        """True or false."""
-        return Said(flag(self.fields.get(name)), f"{self.page} {name}")
+    def flag(self, name: str, *, inverted: bool = False) -> Said:
+        """True or false; the other way round where the name is of what is off."""
+        found = flag(self.fields.get(name))
+        return Said(found if found is None else found != inverted, f"{self.page} {name}")
 
     def word(self, name: str) -> Said:
         """A short text."""

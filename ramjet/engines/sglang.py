@@ -114,6 +114,7 @@ def _facts(pages: Pages) -> Facts:
         ],
         "max_prompt_tokens": longest,
         "reports_cached": [info.flag("enable_cache_report")],
+        "caches": [info.flag("disable_radix_cache", inverted=True)],
     }  # fmt: skip
     if not hybrid.value:
         return facts_of("sglang", _PUBLISHED, found, ranks=ranks)
@@ -198,4 +199,6 @@ SGLANG = Engine(
     speaks=_speaks,
     facts=_facts,
     loads=_loads,
+    # What health probes cost is in this one alone: SGLang leaves them out of what it counts of requests.
+    work="sglang:realtime_tokens_total",
 )

@@ -65,6 +65,7 @@ def _facts(pages: Pages) -> Facts:
         "has_snapshots": [mode._replace(value=False if configs else None)],
         "states_in_pool": [mode._replace(value=hybrid if configs else None)],
         "max_prompt_tokens": [each.size("max_model_len") for each in listed],
+        "caches": [config.flag("enable_prefix_caching")],
     }
     return facts_of("vllm", _PUBLISHED, found, ranks=max(1, len(configs), len(_loads(pages))))
 
@@ -109,4 +110,5 @@ VLLM = Engine(
     speaks=_speaks,
     facts=_facts,
     loads=_loads,
+    work="vllm:prompt_tokens_total",
 )

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from itertools import count as counter
 from typing import Any
 
-from ramjet.probes import advice, forks, pools
+from ramjet.engines import advice
+from ramjet.engines.facts import Facts
+from ramjet.probes import forks, pools
 from ramjet.probes.eviction import SPARE_TOKENS, without_reuse
-from ramjet.probes.facts import Facts
 from ramjet.probes.prompts import Writer
 from ramjet.probes.steps import REFUSED, RETURNED, Ask, Finding, Plan, Step, TooLong, count, kept, of, returned, user
 
@@ -221,13 +222,13 @@ def climb(
 
 def _both(writer: Writer, facts: Facts, tokens: int, other_tokens: int | None, most: int) -> Generator[Ask, Step, None]:
     trials = counter()
-    guess = facts.token_pool // tokens if facts.token_pool else None
+    guess = facts.pool_tokens // tokens if facts.pool_tokens else None
     cliff = yield from _cliff(writer, tokens, trials, most=most, guess=guess)
     if cliff is None:
         return
     yield from forks.check(writer, "capacity", tokens)
     other = other_tokens or _other_tokens(tokens, facts)
-    guess = max(1, (facts.token_pool or cliff.fits * tokens) // other)
+    guess = max(1, (facts.pool_tokens or cliff.fits * tokens) // other)
     try:
         yield from _cliff(writer, other, trials, most=most, guess=guess, start=guess)
     except TooLong:
@@ -239,7 +240,7 @@ def _both(writer: Writer, facts: Facts, tokens: int, other_tokens: int | None, m
 
 def _hold(writer: Writer, facts: Facts, done: Sequence[Step]) -> Generator[Ask, Step, None]:
     """Where the pool's size is not known, see whether one prompt stays that has as many tokens as sessions that did not."""
-    if facts.token_pool is not None or not forks.snapshot_limited(forks.seen(done)):
+    if facts.pool_tokens is not None or not forks.snapshot_limited(forks.seen(done)):
         return
     staying = held(done)
     for needed in sorted({each.too_many_tokens for each in cliffs(done)}, reverse=True):
@@ -282,10 +283,10 @@ def _cliff(
 def _other_tokens(tokens: int, facts: Facts) -> int:
     """Four times as long, if that leaves room for some in the pool and the engine takes it; else a quarter."""
     longer = TIMES_AS_LONG * tokens
-    if facts.token_pool is not None:
-        longer = min(longer, facts.token_pool // _SHARES)
-    if facts.context_tokens is not None:
-        longer = min(longer, facts.context_tokens - SPARE_TOKENS)
+    if facts.pool_tokens is not None:
+        longer = min(longer, facts.pool_tokens // _SHARES)
+    if facts.max_prompt_tokens is not None:
+        longer = min(longer, facts.max_prompt_tokens - SPARE_TOKENS)
     return longer if longer >= 2 * tokens else tokens // TIMES_AS_LONG
 
 
@@ -295,7 +296,7 @@ def _cause(cliff: Cliff, found: list[Cliff], steps: Sequence[Step], facts: Facts
     needed = cliff.too_many_tokens
     limited = forks.snapshot_limited(forks.seen(steps))
     why = pools.cause(needed, facts, snapshot_limited=limited, held_tokens=held(steps))
-    if why.limit != "unknown" or not limited or facts.token_pool is not None:
+    if why.limit != "unknown" or not limited or facts.pool_tokens is not None:
         return why
     for refused in of(steps, REFUSED):
         most = refused.most_tokens

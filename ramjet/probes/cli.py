@@ -16,7 +16,7 @@ import click
 
 if TYPE_CHECKING:
     # They load an HTTP client and more, which `ramjet serve` does without: each command imports what it needs.
-    from ramjet.probes.facts import Facts
+    from ramjet.engines.facts import Facts
     from ramjet.probes.run import Measured
     from ramjet.probes.steps import Finding, Plan, Step
 

@@ -13,12 +13,15 @@ import httpx
 
 from ramjet.core.stream import JsonObserver, SseObserver
 from ramjet.core.usage import Usage
-from ramjet.probes import facts
-from ramjet.probes.facts import BUSY_PAGES, METRICS, PAGES, Facts, most_tokens
+from ramjet.engines.facts import Engine, Facts
+from ramjet.engines.openai import OPENAI
+from ramjet.engines.reading import models
+from ramjet.pages import REFUSED, UNREACHABLE, ask, look, read
+from ramjet.probes.reading import host_tokens, most_tokens, simulated_speed
 from ramjet.probes.steps import Message, TooLong
 
 PROBE_HEADER, REPLICA_HEADER = "x-ramjet-probe", "x-ramjet-replica"
-_CHAT = "/v1/chat/completions"
+_CHAT, _MODELS, _METRICS = "/v1/chat/completions", "/v1/models", "/metrics"
 
 _CONNECT_S = 10.0
 _PAGE_S = 10.0
@@ -72,8 +75,12 @@ class Client:
         # A first token may take minutes, so only the whole run has a limit. The environment's proxies are not asked:
         # what is measured is the way from here to there.
         timeout = httpx.Timeout(None, connect=_CONNECT_S)
+        self._base = base
         self._http = httpx.AsyncClient(base_url=base, headers=headers, timeout=timeout, trust_env=False)
         self._model = model
+        self._engine: Engine = OPENAI
+        self.simulated_speed: float | None = None
+        """How many of its seconds pass in one, where it is a simulated one."""
         parts = urlsplit(base)
         host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname or ""
         self.shown_url = f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
@@ -116,48 +123,40 @@ class Client:
         Raises:
             ProbeError: nobody listens there, the key is wrong, or the model is not served.
         """
-        pages = {}
-        for path in PAGES:
-            text = await self._page(path, must_answer=path == PAGES[0])
-            if text is not None:
-                pages[path] = text
-        known = facts.read(pages)
-        if self._model is None and not known.models:
+        listing = await look(self._http, self._base, _MODELS, timeout_s=_PAGE_S)
+        if listing.status is None:
+            raise self._unreachable(listing.error or "no answer", connecting=listing.error in (REFUSED, UNREACHABLE))
+        if listing.status in _UNAUTHORISED:
+            raise self._unauthorised(listing.status)
+        self._engine, pages = await read(self._http, self._base, timeout_s=_PAGE_S)
+        known = self._engine.facts(pages)
+        names = [
+            name for each in models(listing.text if listing.good else None) if isinstance(name := each.get("id"), str)
+        ]
+        if self._model is None and not names:
             raise ProbeError(f"{self.shown_url} lists no models; name the one to use with --model")
-        if self._model is not None and known.models and self._model not in known.models:
-            listed = ", ".join(known.models[:8])
+        if self._model is not None and names and self._model not in names:
+            listed = ", ".join(names[:8])
             raise ProbeError(f"{self.shown_url} does not serve the model {self._model}; it lists {listed}")
-        self._model = self._model or known.models[0]
+        self._model = self._model or names[0]
+        self.simulated_speed = simulated_speed(pages.get(_METRICS))
         # SGLang can say itself that it reports, and then leaves out the count of a prompt that missed.
         self._all_report = known.reports_cached is True
         return known
 
     async def in_flight(self) -> int | None:
         """Requests that run or wait in there; None if it does not say."""
-        for path in BUSY_PAGES:
-            text = await self._page(path)
-            found = None if text is None else facts.read({path: text}).in_flight
-            if found is not None:
-                return found
+        for path in self._engine.load_paths:
+            loads = self._engine.loads(await ask(self._http, self._base, (path,), timeout_s=_PAGE_S))
+            counts = [each for load in loads for each in (load.running, load.waiting) if each is not None]
+            if counts:
+                return sum(counts)
         return None
 
     async def host_tokens(self) -> int | None:
         """Tokens reused from the host's memory since the engine started; None if it does not count them."""
-        text = await self._page(METRICS)
-        found = None if text is None else facts.read({METRICS: text}).cached_by_source
-        # A counter appears with its first use.
-        return None if found is None else found.get("host", 0)
-
-    async def _page(self, path: str, *, must_answer: bool = False) -> str | None:
-        try:
-            response = await self._http.get(path, timeout=httpx.Timeout(_PAGE_S, connect=_CONNECT_S))
-        except httpx.HTTPError as error:
-            if must_answer:
-                raise self._unreachable(error) from None
-            return None
-        if must_answer and response.status_code in _UNAUTHORISED:
-            raise self._unauthorised(response.status_code)
-        return response.text if response.status_code == httpx.codes.OK else None
+        pages = await ask(self._http, self._base, (_METRICS,), timeout_s=_PAGE_S)
+        return host_tokens(pages.get(_METRICS))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -177,7 +176,8 @@ class Client:
             # The whole answer's time stands for the first token's, so it has no other.
             return await self._ask(messages, max_tokens if self.streams else 1, tokens)
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
+            connecting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            raise self._unreachable(str(error) or type(error).__name__, connecting=connecting) from None
 
     async def _ask(self, messages: Sequence[Message], max_tokens: int, tokens: int) -> Answer:
         body: dict[str, object] = {
@@ -249,9 +249,8 @@ class Client:
             f"{self.shown_url} answers {status}: give its key with --api-key, or in the variable OPENAI_API_KEY"
         )
 
-    def _unreachable(self, error: Exception) -> ProbeError:
-        why = str(error) or type(error).__name__
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+    def _unreachable(self, why: str, *, connecting: bool) -> ProbeError:
+        if connecting:
             return ProbeError(f"cannot reach {self.shown_url}: {why}; does the engine run, and is this its address?")
         return ProbeError(f"lost {self.shown_url} within an answer: {why}; see the engine's log")
 

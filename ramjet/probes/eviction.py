@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
-from ramjet.probes import advice, forks, pools
-from ramjet.probes.facts import Facts
+from ramjet.engines import advice
+from ramjet.engines.facts import Facts
+from ramjet.probes import forks, pools
 from ramjet.probes.prompts import Writer
 from ramjet.probes.steps import (
     Ask,
@@ -30,8 +31,6 @@ FIRST, CONTROL, LONG, AGAIN = "first", "control", "long", "again"
 SPARE_TOKENS = 64
 """What an engine's longest request has to have beside the prompt: the answer, and what it keeps for itself."""
 _MOST_ATTEMPTS = 8
-_RUNNING_SNAPSHOTS = 4
-"""What a running request has for itself (seed)."""
 
 
 def plan(
@@ -96,7 +95,7 @@ def judge(steps: Sequence[Step], facts: Facts) -> Finding:
     needed = sum(step.prompt_tokens or step.tokens for step in (*first, long[0]))
     limited = forks.snapshot_limited(forks.seen(steps))
     why = pools.cause(needed, facts, snapshot_limited=limited)
-    if why.limit == "unknown" and facts.token_pool is None and (limited or _stops_at_chunks(again, facts)):
+    if why.limit == "unknown" and facts.pool_tokens is None and (limited or _stops_at_chunks(again, facts)):
         why = pools.Cause(
             "snapshots", "the engine resumes at snapshots only; how many tokens its pool holds it does not say"
         )
@@ -123,8 +122,8 @@ def _session(role: str, name: str, number: int, text: str, tokens: int) -> Ask:
 def _long(writer: Writer, facts: Facts, wanted: int, *, least_tokens: int) -> Generator[Ask, Step, None]:
     """Send the long prompt, shorter where the engine does not take it. Raises TooLong where it takes no long one."""
     length = wanted
-    if facts.context_tokens is not None:
-        length = min(length, facts.context_tokens - SPARE_TOKENS)
+    if facts.max_prompt_tokens is not None:
+        length = min(length, facts.max_prompt_tokens - SPARE_TOKENS)
     for attempt in range(_MOST_ATTEMPTS):
         try:
             yield Ask(
@@ -183,8 +182,8 @@ def _flags(why: pools.Cause, steps: Sequence[Step], facts: Facts) -> tuple[str, 
 
 def _snapshots(steps: Sequence[Step], facts: Facts) -> int | None:
     """How many snapshots all prompts make if their number is not capped: one for each chunk, and the tail's."""
-    chunk = facts.chunk_tokens
-    if chunk is None:
+    if facts.chunk_tokens is None:
         return None
+    pools = facts.pools
     prompts = [step.prompt_tokens or step.tokens for step in of(steps, FIRST, LONG)]
-    return sum(tokens // chunk + 1 for tokens in prompts) + _RUNNING_SNAPSHOTS
+    return sum(map(pools.snapshots_of, prompts)) + pools.held

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import count as counter
 from typing import Any, Literal
 
+from ramjet.engines.facts import Facts
 from ramjet.probes import pools
 from ramjet.probes.capacity import AGAIN, MOST_SESSIONS, attempt, climb
 from ramjet.probes.eviction import without_reuse
-from ramjet.probes.facts import Facts
 from ramjet.probes.prompts import Writer
 from ramjet.probes.steps import Ask, Finding, Plan, Step, count, middle, of, returned, seconds, user
 
@@ -111,7 +111,7 @@ def plan(
         )
 
     if fits is None:
-        guess = facts.token_pool // tokens if facts.token_pool else None
+        guess = facts.pool_tokens // tokens if facts.pool_tokens else None
         found = yield from climb(attempted, most=most_sessions, guess=guess)
         if found is None or found[1] is None:
             return
@@ -217,6 +217,6 @@ def _verdict(measured: dict[str, Any], facts: Facts) -> tuple[str, tuple[str, ..
 
 
 def _host(facts: Facts) -> tuple[str, ...]:
-    if facts.engine == "llama.cpp":
+    if facts.engine == "llamacpp":
         return ("--cache-ram",)
     return () if facts.engine == "vllm" else ("--enable-hierarchical-cache", "--hicache-size")

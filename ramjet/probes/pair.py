@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ramjet.probes import advice
-from ramjet.probes.facts import Facts
+from ramjet.engines import advice
+from ramjet.engines.facts import Facts
 from ramjet.probes.prompts import Writer
 from ramjet.probes.steps import Ask, Finding, Limit, Message, Plan, Step, count, of, share
 
@@ -103,9 +103,9 @@ def judge(steps: Sequence[Step], facts: Facts) -> Finding:
     needed = sum(each["prompt_tokens"] for each in long)
     limit: Limit = "unknown"
     if measured["apart"] is False and not measured["moved"]:
-        if facts.token_pool is not None and needed > facts.token_pool:
+        if facts.pool_tokens is not None and needed > facts.pool_tokens:
             limit = "tokens"
-        pool = "" if facts.token_pool is None else f", whose token pool holds {facts.token_pool:,}"
+        pool = "" if facts.pool_tokens is None else f", whose token pool holds {facts.pool_tokens:,}"
         after += f" Together they need {needed:,} tokens of one replica{pool}."
         if len({name for each in told for name in each["replicas"]}) > 1:
             flags = ("RAMJET_ROUTING__SPREAD_LONG__ENABLED=true", "RAMJET_ROUTING__LONG_PROMPT__ENABLED=false")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ramjet.probes.facts import Facts
+from ramjet.engines.facts import Facts
 from ramjet.probes.steps import Limit
 
 FULL = 0.97
@@ -29,12 +29,12 @@ def cause(needed_tokens: int, facts: Facts, *, snapshot_limited: bool | None, he
         snapshot_limited: whether it resumes at snapshots only; None if unknown.
         held_tokens: the most that was seen to stay at once, in whatever prompts.
     """
-    pool = facts.token_pool
+    pool = facts.pool_tokens
     if facts.engine == "vllm" and snapshot_limited is not False:
         return Cause("tokens", "vLLM keeps its states in the blocks of the token pool, so that there is one limit")
     if pool is not None and needed_tokens >= FULL * pool:
         return Cause("tokens", f"together they are {needed_tokens:,} tokens and the token pool holds {pool:,}")
-    if snapshot_limited is False or (facts.engine == "llama.cpp" and snapshot_limited is None):
+    if snapshot_limited is False or (facts.engine == "llamacpp" and snapshot_limited is None):
         return _without_snapshots(needed_tokens, facts)
     if pool is not None:
         room = f"together they are {needed_tokens:,} tokens and the token pool of {pool:,} had room for them"
@@ -49,9 +49,9 @@ def cause(needed_tokens: int, facts: Facts, *, snapshot_limited: bool | None, he
 
 
 def _without_snapshots(needed_tokens: int, facts: Facts) -> Cause:
-    pool = facts.token_pool
-    if facts.engine == "llama.cpp":
-        slots = "a few slots" if facts.slots is None else f"{facts.slots} slots"
+    pool = facts.pool_tokens
+    if facts.engine == "llamacpp":
+        slots = "a few slots" if facts.max_running is None else f"{facts.max_running} slots"
         return Cause(
             "unknown", f"llama.cpp keeps a conversation only while nobody else takes its slot, and has {slots}"
         )

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
 
-from ramjet.probes import advice, forks
-from ramjet.probes.facts import Facts
+from ramjet.engines import advice
+from ramjet.engines.facts import Facts
+from ramjet.probes import forks
 from ramjet.probes.prompts import Writer
 from ramjet.probes.steps import Ask, Finding, Limit, Plan, Step, kept, of, user
 

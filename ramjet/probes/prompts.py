@@ -30,7 +30,8 @@ def write(nonce: str, label: str, characters: int) -> str:
     chance = random.Random(f"{nonce} {label}")
     words: list[str] = []
     # Drawn in whole blocks: chance is then asked for the same words however long the text is to be.
-    while len(words) * WORD_CHARACTERS < characters:
+    # The last word has no blank behind it, so that words for exactly so many characters are one too few.
+    while len(words) * WORD_CHARACTERS <= characters:
         words += [WORDS[number % len(WORDS)] for number in chance.randbytes(_BLOCK_WORDS)]
     return " ".join(words)[:characters]
 

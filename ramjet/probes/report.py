@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -62,7 +62,7 @@ def document(measured: Measured, finding: Finding, *, stopped: str | None, took_
         **finding.measured,
         "stopped": stopped,
         "steps": [step.facts() for step in measured.steps],
-        "facts": measured.facts.told(),
+        "facts": {name: value for name, value in asdict(measured.facts).items() if name not in ("sources", "missing")},
         "notes": measured.notes,
         "requests": measured.spent.requests,
         "prompt_tokens": measured.spent.prompt_tokens,

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
+from ramjet.engines.facts import Facts
 from ramjet.probes.client import Answer, Client, ProbeError, Refused
-from ramjet.probes.facts import Facts
 from ramjet.probes.prompts import WORD_CHARACTERS, Writer
 from ramjet.probes.steps import REFUSED, Ask, Plan, Step, TooLong, user
 
@@ -78,7 +78,7 @@ class Measured:
     spent: Spent
     url: str = ""
     model: str = ""
-    facts: Facts = field(default_factory=Facts)
+    facts: Facts = field(default_factory=lambda: Facts(engine="openai"))
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What a reader should know that is no finding."""
@@ -121,9 +121,9 @@ async def measure(
         measured.url = client.shown_url
         measured.facts = await client.meet()
         measured.model = client.model
-        if measured.facts.simulated_speed is not None:
-            note(f"a simulated replica: {measured.facts.simulated_speed:g} of its seconds pass in one")
-        await _see_that_it_is_idle(client, measured.facts, note, busy_ok=busy_ok)
+        if client.simulated_speed is not None:
+            note(f"a simulated replica: {client.simulated_speed:g} of its seconds pass in one")
+        await _see_that_it_is_idle(client, note, busy_ok=busy_ok)
         await calibrate(client, measured.writer, measured.spent)
         if not client.streams:
             note("it does not stream usage, so that answers come whole, and times are those of whole answers")
@@ -137,8 +137,8 @@ async def measure(
                 measured.facts = replace(measured.facts, reports_cached=client.reports)
 
 
-async def _see_that_it_is_idle(client: Client, facts: Facts, note: Callable[[str], None], *, busy_ok: bool) -> None:
-    others = facts.in_flight
+async def _see_that_it_is_idle(client: Client, note: Callable[[str], None], *, busy_ok: bool) -> None:
+    others = await client.in_flight()
     # A gauge may be seconds old, and what it counts gone.
     for _ in range(_BUSY_LOOKS):
         if not others:

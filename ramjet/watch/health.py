@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import httpx
 import structlog
 
+from ramjet import pages
 from ramjet.core.fleet import Replica, State
 from ramjet.core.router import Router
 from ramjet.watch.loops import Loops
@@ -76,20 +77,10 @@ async def _probe(
         async with asyncio.timeout(timeout_s):
             answer = await client.get(url, headers=head, timeout=timeout_s)
     except httpx.ConnectError as error:
-        return ("connection refused", True) if _is_refused(error) else ("cannot be reached", False)
+        return (pages.REFUSED, True) if pages.is_refused(error) else (pages.UNREACHABLE, False)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, TimeoutError) as error:
         return type(error).__name__, False
     return (None if answer.is_success else f"status {answer.status_code}"), False
-
-
-def _is_refused(error: BaseException | None) -> bool:
-    """Whether a refused connection is behind an error, however deep a library has wrapped it."""
-    seen = 0
-    while error is not None and seen < 8:
-        if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
-            return True
-        error, seen = error.__cause__ or error.__context__, seen + 1
-    return False
 
 
 async def _read_models(replica: Replica, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float) -> None:

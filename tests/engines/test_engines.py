@@ -32,29 +32,35 @@ FACTS: dict[str, dict[str, Any]] = {
     "vllm-0.8.5": {
         "engine": "vllm", "model": "llama", "pool_tokens": 16_000, "page_tokens": 16, "has_snapshots": False,
         "states_in_pool": False, "max_prompt_tokens": 8_192, "missing": ("version", "started_at"),
+        "caches": True,
     },
     "sglang-0.5.23-llama": {
         "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
         "chunk_tokens": 4_096, "has_snapshots": False, "host_tier": False, "max_running": 8, "max_prompt_tokens": 65_530,
         "reports_cached": True,
+        "caches": True,
     },
     "sglang-0.5.23-qwen3_next": {
         "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
         "chunk_tokens": 256, "has_snapshots": True, "snapshot_slots": 28, "slots_per_request": 1, "grid_tokens": 1,
         "host_tier": False, "max_running": 4, "max_prompt_tokens": 65_530, "reports_cached": True,
+        "caches": True,
     },
     "sglang-0.5.23-qwen3_next-extra_buffer": {
         "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
         "chunk_tokens": 512, "has_snapshots": True, "snapshot_slots": 40, "slots_per_request": 2, "host_tier": False,
         "max_running": 8, "max_prompt_tokens": 65_530, "reports_cached": True,
+        "caches": True,
     },
     "vllm-0.32.0-llama": {
         "engine": "vllm", "version": "0.32.0", "model": "tiny", "started_at": 1_796_115_860.91, "pool_tokens": 4_194_304,
         "page_tokens": 128, "has_snapshots": False, "states_in_pool": False, "max_prompt_tokens": 65_536,
+        "caches": True,
     },
     "vllm-0.32.0-qwen3_next": {
         "engine": "vllm", "version": "0.32.0", "model": "tiny", "started_at": 1_796_116_043.81, "pool_tokens": 8_088_327,
         "page_tokens": 384, "has_snapshots": False, "states_in_pool": True, "max_prompt_tokens": 65_536,
+        "caches": True,
     },
     "llamacpp": {
         "engine": "llamacpp", "version": "b7600-0a1b2c3d4", "model": "lfm2", "has_snapshots": False, "max_running": 4,

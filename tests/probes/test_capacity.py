@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ramjet.engines.facts import Facts
 from ramjet.probes import capacity
-from ramjet.probes.facts import Facts
 from ramjet.probes.steps import Ask, Finding, Step
 from tests.probes.replica import Cache, by, play, taught
 
-SEED = Facts(engine="sglang", token_pool=499_968, chunk_tokens=6_144)
+SEED = Facts(engine="sglang", pool_tokens=499_968, chunk_tokens=6_144)
 
 
 def measured(
@@ -46,7 +46,9 @@ def test_the_seeds_numbers() -> None:
     28 slots less four for the request that runs: six sessions of 20,000 tokens without a cap, twelve with a cap of two.
     """
     stock, _ = measured(Cache(grid=256, slots=24, pool_tokens=499_968), SEED)
-    capped, _ = measured(Cache(grid=256, slots=24, per_path=2, pool_tokens=499_968), replace(SEED, states_per_path=2))
+    capped, _ = measured(
+        Cache(grid=256, slots=24, per_path=2, pool_tokens=499_968), replace(SEED, snapshots_per_path=2)
+    )
 
     assert (stock.measured["sessions_that_fit"], stock.limit) == (6, "snapshots")
     assert (capped.measured["sessions_that_fit"], capped.limit) == (12, "snapshots")
@@ -75,7 +77,7 @@ def test_an_unknown_replica_is_measured_to_within_one_session(
     Whatever its pools, for short sessions and long ones; and a pool that is named is one that could end there.
     """
     cache = Cache(page=256, grid=256, chunk=chunk, slots=slots, per_path=per_path, pool_tokens=pool_tokens)
-    facts = Facts(token_pool=pool_tokens if known else None)
+    facts = Facts(engine="openai", pool_tokens=pool_tokens if known else None)
 
     finding, _ = measured(cache, facts, tokens=3_100, other_tokens=12_400, most_tokens=pool_tokens - 64)
 
@@ -101,12 +103,12 @@ def quarter(**habits: Any) -> Cache:
 @pytest.mark.parametrize(
     ("name", "cache", "facts", "fits", "limit"),
     [
-        ("attention", quarter(), Facts(token_pool=124_992), 25, "tokens"),
-        ("attention, unknown", quarter(), Facts(), 25, "tokens"),
-        ("vLLM", quarter(page=16, pool_tokens=40_000), Facts(engine="vllm", token_pool=40_000), 8, "tokens"),
-        ("hybrid, unknown", quarter(grid=64), Facts(), 6, "snapshots"),
-        ("capped, unknown", quarter(grid=64, per_path=2), Facts(), 12, "snapshots"),
-        ("hybrid of many slots, unknown", quarter(grid=64, slots=900), Facts(), 25, "tokens"),
+        ("attention", quarter(), Facts(engine="openai", pool_tokens=124_992), 25, "tokens"),
+        ("attention, unknown", quarter(), Facts(engine="openai"), 25, "tokens"),
+        ("vLLM", quarter(page=16, pool_tokens=40_000), Facts(engine="vllm", pool_tokens=40_000), 8, "tokens"),
+        ("hybrid, unknown", quarter(grid=64), Facts(engine="openai"), 6, "snapshots"),
+        ("capped, unknown", quarter(grid=64, per_path=2), Facts(engine="openai"), 12, "snapshots"),
+        ("hybrid of many slots, unknown", quarter(grid=64, slots=900), Facts(engine="openai"), 25, "tokens"),
     ],
 )
 def test_the_pool_is_named_with_and_without_the_engines_help(
@@ -125,7 +127,7 @@ def test_as_many_as_were_tried_is_no_limit() -> None:
     """
     Where nothing is lost, the number is a lower bound and said to be one.
     """
-    finding, _ = measured(Cache(), Facts(), tokens=2_048, most_sessions=12)
+    finding, _ = measured(Cache(), Facts(engine="openai"), tokens=2_048, most_sessions=12)
 
     assert finding.limit == "none"
     assert finding.measured["sessions_that_fit"] == 12
@@ -155,7 +157,7 @@ def test_llama_cpp_has_slots_and_neither_pool() -> None:
             (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
         )
 
-    facts = Facts(engine="llama.cpp", slots=4, token_pool=4 * 131_072)
+    facts = Facts(engine="llamacpp", max_running=4)
     steps = play(capacity.plan(taught(), facts, tokens=2_048), answer)
     finding = capacity.judge(steps, facts)
 
@@ -168,7 +170,7 @@ def test_a_second_size_the_engine_refuses_is_replaced_by_a_shorter_one() -> None
     """
     How long a prompt may be is often not known; the first finding stands and another size is measured.
     """
-    finding, _ = measured(Cache(grid=256, slots=12), Facts(), most_tokens=30_000)
+    finding, _ = measured(Cache(grid=256, slots=12), Facts(engine="openai"), most_tokens=30_000)
 
     assert [each["tokens"] for each in finding.measured["findings"]] == [20_000, 5_000]
 

@@ -199,8 +199,11 @@ async def test_pair_shows_the_replica(replica: Replica) -> None:
 @pytest.mark.parametrize(
     "busy",
     [
-        {"/v1/loads": {"loads": [{"num_running_reqs": 1, "num_waiting_reqs": 2}]}},
-        {"/slots": [{"id": 0, "is_processing": True}]},
+        {
+            "/server_info": {"chunked_prefill_size": 1_024},
+            "/v1/loads": {"loads": [{"num_running_reqs": 1, "num_waiting_reqs": 2}]},
+        },
+        {"/props": {"total_slots": 1}, "/slots": [{"id": 0, "is_processing": True}]},
         {"/metrics": "vllm:num_requests_running 1.0\nvllm:num_requests_waiting 0.0\n"},
         {"/metrics": 'sglang:num_running_reqs{tp_rank="0"} 1.0\n'},
         {"/metrics": "llamacpp:requests_processing 0\nllamacpp:requests_deferred 4\n"},

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from ramjet.engines.facts import Facts
 from ramjet.probes import eviction
 from ramjet.probes.eviction import AGAIN, CONTROL, FIRST, LONG
-from ramjet.probes.facts import Facts
 from ramjet.probes.steps import REFUSED, Finding, Step, TooLong
 from tests.probes.replica import Cache, by, play, taught
 
-SEED = Facts(engine="sglang", token_pool=499_968, chunk_tokens=6_144, states_per_path=-1, host_tier=False)
+SEED = Facts(engine="sglang", pool_tokens=499_968, chunk_tokens=6_144, host_tier=False)
 
 
 def measured(cache: Cache, facts: Facts, *, most_tokens: int | None = None, **sizes: int) -> tuple[Finding, list[Step]]:
@@ -66,7 +66,7 @@ def test_the_seeds_fix() -> None:
     """
     With a cap per path all six came back with 99.6 % reused, and there is nothing to fix.
     """
-    finding = eviction.judge(seed_steps(19_968), replace(SEED, states_per_path=4))
+    finding = eviction.judge(seed_steps(19_968), replace(SEED, snapshots_per_path=4))
 
     assert finding.limit == "none"
     assert finding.measured["survived"] == 6
@@ -90,15 +90,15 @@ def test_how_fast_the_replica_is_does_not_matter(speed: float, again: int) -> No
     ("name", "cache", "facts", "limit"),
     [
         ("pool known", Cache(grid=256), SEED, "snapshots"),
-        ("pool unknown: the forks tell", Cache(grid=256), Facts(), "snapshots"),
-        ("attention, too small", Cache(pool_tokens=400_000), Facts(token_pool=400_000), "tokens"),
-        ("attention, too small, unknown", Cache(pool_tokens=400_000), Facts(), "tokens"),
+        ("pool unknown: the forks tell", Cache(grid=256), Facts(engine="openai"), "snapshots"),
+        ("attention, too small", Cache(pool_tokens=400_000), Facts(engine="openai", pool_tokens=400_000), "tokens"),
+        ("attention, too small, unknown", Cache(pool_tokens=400_000), Facts(engine="openai"), "tokens"),
         ("attention, room for all", Cache(pool_tokens=499_968), SEED, "none"),
         ("two states a path", Cache(grid=256, per_path=2), SEED, "none"),
         (
             "hybrid, and too few tokens",
             Cache(grid=256, pool_tokens=380_000, slots=500),
-            Facts(token_pool=380_000),
+            Facts(engine="openai", pool_tokens=380_000),
             "tokens",
         ),
         ("vLLM's hybrid: one pool", Cache(page=528, grid=528, chunk=7_920), Facts(engine="vllm"), "tokens"),
@@ -119,7 +119,7 @@ def test_a_session_that_kept_a_chunk_has_not_survived() -> None:
     """
     12,288 of 20,050 tokens are what a lost tail leaves; that is no survivor, and at a multiple of the chunk.
     """
-    finding = eviction.judge(seed_steps(12_288), replace(SEED, token_pool=None))
+    finding = eviction.judge(seed_steps(12_288), replace(SEED, pool_tokens=None))
 
     assert finding.measured["survived"] == 0
     assert finding.limit == "snapshots"
@@ -129,7 +129,7 @@ def test_what_a_repeat_reuses_is_the_measure() -> None:
     """
     An engine of large blocks never reuses 90 % of such a prompt, and loses nothing all the same.
     """
-    finding, _ = measured(Cache(page=2_560), Facts(), sessions=3, tokens=5_000, long_tokens=20_000)
+    finding, _ = measured(Cache(page=2_560), Facts(engine="openai"), sessions=3, tokens=5_000, long_tokens=20_000)
 
     assert finding.measured["survived"] == 3
 
@@ -138,7 +138,7 @@ def test_a_long_prompt_that_does_not_fit_is_lowered() -> None:
     """
     To what the engine says it takes, and the verdict says so.
     """
-    finding, steps = measured(Cache(), Facts(), most_tokens=131_072)
+    finding, steps = measured(Cache(), Facts(engine="openai"), most_tokens=131_072)
 
     assert [step.tokens for step in steps if step.role == REFUSED] == [308_000]
     assert finding.measured["long_tokens"] == pytest.approx(131_072 - eviction.SPARE_TOKENS, abs=2)
@@ -149,7 +149,7 @@ def test_what_the_engine_is_known_to_take_is_not_tried() -> None:
     """
     No request is spent on a prompt that would be refused.
     """
-    _, steps = measured(Cache(), Facts(context_tokens=131_072), most_tokens=131_072)
+    _, steps = measured(Cache(), Facts(engine="openai", max_prompt_tokens=131_072), most_tokens=131_072)
 
     assert not [step for step in steps if step.role == REFUSED]
 
@@ -159,7 +159,7 @@ def test_an_engine_without_room_for_anything_long_is_refused() -> None:
     A long prompt of less than two sessions shows nothing.
     """
     with pytest.raises(TooLong):
-        measured(Cache(), Facts(), most_tokens=30_000)
+        measured(Cache(), Facts(engine="openai"), most_tokens=30_000)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ramjet.engines.facts import Facts
 from ramjet.probes import host_tier
-from ramjet.probes.facts import Facts
 from ramjet.probes.steps import Finding, Step
 from tests.probes.replica import Tiers, play, taught
 
@@ -71,7 +71,7 @@ def test_a_fast_replica_that_counts_is_told_as_a_slow_one(speed: float) -> None:
     [
         (Facts(engine="sglang", host_tier=False), ("--enable-hierarchical-cache", "--hicache-size")),
         (Facts(engine="sglang", host_tier=True), ("--hicache-size", "--hicache-write-policy")),
-        (Facts(engine="llama.cpp"), ("--cache-ram",)),
+        (Facts(engine="llamacpp"), ("--cache-ram",)),
     ],
 )
 def test_without_a_tier_nothing_comes_back(facts: Facts, flags: tuple[str, ...]) -> None:
@@ -90,8 +90,8 @@ def test_nothing_is_said_where_nothing_is_reported() -> None:
     """
     Without counts a tier cannot be told from luck, and two requests are enough to know.
     """
-    steps = play(host_tier.plan(taught(), Facts()), lambda _ask: {"cached_tokens": None})
-    finding = host_tier.judge(steps, Facts())
+    steps = play(host_tier.plan(taught(), Facts(engine="openai")), lambda _ask: {"cached_tokens": None})
+    finding = host_tier.judge(steps, Facts(engine="openai"))
 
     assert len(steps) == 2
     assert finding.limit == "unknown"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ramjet.engines.facts import Facts
 from ramjet.probes import pair
-from ramjet.probes.facts import Facts
 from ramjet.probes.steps import Ask, Finding, Step
 from tests.probes.replica import play, taught
 
@@ -29,7 +29,7 @@ def measured(
         return {"cached_tokens": int(ratio * ask.tokens), "replica": places[min(ask.trial, len(places)) - 1]}
 
     steps = play(pair.plan(taught(), turns=turns, **SMALL), answer)
-    return pair.judge(steps, facts or Facts()), steps
+    return pair.judge(steps, facts or Facts(engine="openai")), steps
 
 
 def test_apart_as_the_seed_had_it() -> None:
@@ -51,7 +51,7 @@ def test_together_they_evict_each_other(pool: int | None, limit: str) -> None:
     """
     Confined to one replica they re-read half of themselves; it is the token pool only if it is known to be too small.
     """
-    finding, _ = measured({1: [ONE], 2: [ONE]}, {1: 0.5, 2: 0.5}, Facts(token_pool=pool))
+    finding, _ = measured({1: [ONE], 2: [ONE]}, {1: 0.5, 2: 0.5}, Facts(engine="openai", pool_tokens=pool))
 
     assert finding.limit == limit
     assert finding.measured["apart"] is False
@@ -75,7 +75,7 @@ def test_not_every_load_balancer_says_where() -> None:
     Without its header apart and moved are unknown, and not false.
     """
     steps = play(pair.plan(taught(), turns=2, **SMALL), lambda ask: {"cached_tokens": ask.tokens})
-    finding = pair.judge(steps, Facts())
+    finding = pair.judge(steps, Facts(engine="openai"))
 
     assert finding.measured["apart"] is None
     assert finding.measured["moved"] is None
@@ -110,5 +110,5 @@ def test_one_turn_concludes_nothing() -> None:
     """
     finding, steps = measured({1: [ONE], 2: [OTHER]}, {})
 
-    assert pair.judge(steps[:9], Facts()).verdict == "The experiment is not finished."
+    assert pair.judge(steps[:9], Facts(engine="openai")).verdict == "The experiment is not finished."
     assert finding.limit == "none"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ramjet.engines.facts import Facts
 from ramjet.probes import forks, prefix
-from ramjet.probes.facts import Facts
 from ramjet.probes.forks import FORK, REFORK
 from ramjet.probes.prefix import AGAIN, APPEND, COLD, GRID_AGAIN
 from ramjet.probes.steps import Finding, Step
@@ -43,7 +43,7 @@ def five(again: int | None, append: int | None, first: int | None, second: int |
 def found_in(cache: Cache, **lengths: int) -> tuple[Finding, Sequence[Step]]:
     """What the probe finds of a replica by a simple rule."""
     steps = play(prefix.plan(taught(), **lengths), by(cache))
-    return prefix.judge(steps, Facts()), steps
+    return prefix.judge(steps, Facts(engine="openai")), steps
 
 
 def test_the_seeds_figures_are_snapshots() -> None:

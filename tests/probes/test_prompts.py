@@ -6,7 +6,7 @@ import math
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ramjet.probes.prompts import WORD_CHARACTERS, WORDS, Writer, branch, write
@@ -16,6 +16,7 @@ LABELS = st.sampled_from(["a", "b", "session 1", "session 12"])
 
 
 @settings(max_examples=30, deadline=None)
+@example(short=1, more=4_095, label="a")
 @given(short=st.integers(1, 9_000), more=st.integers(0, 9_000), label=LABELS)
 def test_a_longer_text_begins_with_the_shorter(short: int, more: int, label: str) -> None:
     """

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from ramjet.engines.facts import Facts
 from ramjet.probes import capacity, eviction, host_tier, pair, prefix, report
-from ramjet.probes.facts import Facts
 from ramjet.probes.run import Limits, Measured, Spent
 from ramjet.probes.steps import Finding, Plan, Step
 from tests.probes.replica import Cache, by, play, taught
 
-FACTS = Facts(engine="sglang", token_pool=60_000)
+FACTS = Facts(engine="sglang", pool_tokens=60_000)
 Judge = Callable[[Sequence[Step], Facts], Finding]
 
 PROBES: dict[str, tuple[Callable[[], Plan], Judge]] = {
