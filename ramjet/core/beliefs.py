@@ -83,6 +83,8 @@ class Belief:
         self._replica = replica
         self._booking: object = None
         """Whose prompt is being booked: what is let go meanwhile is let go for it."""
+        self._is_told = False
+        """Whether what is let go is let go by the engine's own word."""
         self.cache = self._new_cache()
         self.version = 0
         """Rises with every change of what it holds, so that what was worked out can be used again."""
@@ -236,6 +238,29 @@ class Belief:
         states = sum(at > used_at and node not in mine for node, at in cache.snapshots.items())
         return tokens + sought.tokens, states + 1 + self.pools.private_slots * (running + 1)
 
+    def evicted(self, blocks: Blocks, left_tokens: int, *, is_first: bool) -> int:
+        """The engine says that it holds only so much of a prompt any more; returns the tokens that it was believed to.
+
+        Args:
+            blocks: the prompt.
+            left_tokens: what is left of it.
+            is_first: whether all of it was there until now: then it has just become too much for the token pool.
+        """
+        if self.cache.spec.snapshots is not None:
+            # Where reuse ends at snapshots, an engine's blocks say too little.
+            return 0
+        sought = self.sought(blocks, blocks.ends[-1])
+        if sought.tokens <= left_tokens:
+            return 0
+        if is_first and sought.tokens >= TRUSTED_TOKENS and sought.used_at is not None and not sought.in_use:
+            self._learned.evicted(self._distances(blocks, sought)[0])
+            self._apply()
+        self.version += 1
+        self._is_told = True
+        self.cache.trim(blocks, bisect_right(blocks.ends, left_tokens), "token_pool")
+        self._is_told = False
+        return sought.tokens - self.cache.hit(blocks, blocks.ends[-1], self.cache.match(blocks)).tokens
+
     def expire(self, before: float) -> None:
         """Forget what was last used before `before` and nobody holds."""
         oldest_at = self.cache.oldest_at
@@ -271,7 +296,7 @@ class Belief:
         if loss is None:
             return None
         guessed = {"token_pool": self._said.tokens, "snapshot_pool": self._said.slots}.get(loss.pool, 0) is None
-        return None if guessed else loss
+        return None if guessed and not loss.was_told else loss
 
     def pressure(self, found: Outlook) -> Pressure:
         """How short of room it is, and how near to being pushed out what a prompt finds there is."""
@@ -307,7 +332,8 @@ class Belief:
         # Where reuse needs snapshots, it ended when the snapshot went, with its run or without.
         of_state = node.snapshot
         if of_state or self.cache.spec.snapshots is None:
-            self._evictions.note(self._replica, node.hashes[-1 if of_state else 0], pool, by, of_state=of_state)
+            block = node.hashes[-1 if of_state else 0]
+            self._evictions.note(self._replica, block, pool, by, of_state=of_state, was_told=self._is_told)
 
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float

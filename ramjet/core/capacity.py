@@ -174,6 +174,14 @@ class Capacities:
         self.tokens.lost(tokens)
         return "token_pool"
 
+    def evicted(self, tokens: int) -> None:
+        """The engine has let go of something that had this distance, by its own word, and for want of tokens."""
+        known = self.tokens.size
+        # Nearer than that it was others who needed the room: that says nothing of what conversations get without them.
+        if not known or tokens >= ROOM * known:
+            self._odd = 0
+            self.tokens.lost(tokens)
+
     @property
     def asks_for_finds(self) -> bool:
         """Whether what is found where it was believed to be would teach something."""

@@ -38,6 +38,8 @@ class Loss:
     """Whether it was a snapshot: alone, or with the run that ended there."""
     number: int
     """Later losses have higher ones."""
+    was_told: bool = False
+    """Whether the engine has said so, and not only the belief."""
 
 
 class Evictions:
@@ -54,7 +56,9 @@ class Evictions:
     def __len__(self) -> int:
         return len(self._losses)
 
-    def note(self, replica: str, block: int, pool: Lost, by: int | None, *, of_state: bool) -> None:
+    def note(
+        self, replica: str, block: int, pool: Lost, by: int | None, *, of_state: bool, was_told: bool = False
+    ) -> None:
         """A replica is believed to have let go of something.
 
         Args:
@@ -63,8 +67,9 @@ class Evictions:
             pool: where room was short.
             by: id of the conversation that needed it.
             of_state: whether it was a snapshot.
+            was_told: whether it is the engine's own word.
         """
-        self._losses[replica, block] = Loss(pool, by, of_state, next(self._numbers))
+        self._losses[replica, block] = Loss(pool, by, of_state, next(self._numbers), was_told)
         self._losses.move_to_end((replica, block))
         if len(self._losses) > self._most:
             self._losses.popitem(last=False)

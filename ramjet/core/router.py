@@ -22,7 +22,9 @@ from ramjet.core.admission import Admission
 from ramjet.core.beliefs import Belief, TokenRatios
 from ramjet.core.cache import Blocks, Match, PrefixCache
 from ramjet.core.causes import Clues, Evictions
+from ramjet.core.chains import Cut, Event, Ran
 from ramjet.core.conversations import Conversation, Conversations, Sighting, Turn
+from ramjet.core.feed import Feed, Source
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.offers import Counted, Offers
@@ -57,6 +59,8 @@ class Router:
         self.admission: Admission[Visit] = Admission(policy.terms)
         self.on_placed: Callable[[Visit, float], None] | None = None
         """Told of every request that has just been booked at a replica, and when."""
+        self.feeds: dict[str, Feed] = {}
+        """What replicas say of their blocks, for those that are listened to."""
         self._freed: set[str] = set()
         """Replicas where a place may have become free since the held were last looked at."""
         self._used_since = -math.inf
@@ -250,6 +254,7 @@ class Router:
         self.fleet.remove(name)
         self.restarted(name)
         del self.beliefs[name]
+        self.feeds.pop(name, None)
 
     def resize(self, name: str, *, configured: Pools | None = None, reported: Pools | None = None) -> bool:
         """A replica's cache is said to be of another size, by the configuration or by itself; True if that is news."""
@@ -292,6 +297,24 @@ class Router:
             self.fleet[replica].others.forget()
         # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
         self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
+
+    def heard(
+        self, replica: str, number: int | None, events: Sequence[Event] | None, now: float, *, source: Source = "live"
+    ) -> None:
+        """A replica's feed has a message; see `Feed.take`."""
+        feed = self.feeds.get(replica)
+        if feed is None:
+            return  # it has been removed meanwhile
+        for effect in feed.take(number, events, now, source=source):
+            if isinstance(effect, Cut):
+                if feed.chains.has_copies or not self.fleet[replica].pools.host:
+                    feed.cut_tokens += self.beliefs[replica].evicted(
+                        effect.blocks, effect.left_tokens, is_first=effect.is_first
+                    )
+            elif effect == "cleared":
+                self.beliefs[replica].restarted()
+            else:
+                self.restarted(replica)
 
     def resident_tokens(self, replica: str) -> int:
         """Tokens that a replica is believed to hold."""
@@ -575,6 +598,10 @@ class Router:
             conversation.prompt_bytes = size_bytes
             conversation.prompt_tokens = usage.prompt_tokens
             self.conversations.measure(conversation, usage.prompt_tokens)
+        feed = self.feeds.get(lease.replica.name)
+        if feed is not None and usage.prompt_tokens:
+            # Whether nothing was cached, where that was not reported, its blocks will show.
+            feed.ran(Ran(visit.usable, usage.prompt_tokens, usage.cached_tokens or 0, lease.placed_at), now)
         if usage.cached_tokens is not None and lease.sought is not None:
             cause = None if lease.clues is None else lease.clues.cause(usage.cached_tokens)
             lease.belief.report(
