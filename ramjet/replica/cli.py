@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,11 +82,22 @@ def _size(name: str, says: str) -> Callable[[_Command], _Command]:
 @_size("--slots", "Snapshots; for llama.cpp, sequences.")
 @_size("--pool-tokens", "What its cache holds.")
 @_size("--chunk-tokens", "What it reads at a time.")
+@click.option("--kv-events", metavar="URL", help="Publish what the cache stores and lets go, at tcp://HOST:PORT.")
+@click.option("--kv-events-replay", metavar="URL", help="Publish it there once more on demand.")
 @click.option(
     "--faults", "path", type=click.Path(path_type=Path, dir_okay=False), help="A YAML file: what goes wrong, and when."
 )
 def sim_command(
-    *, name: str, host: str, port: int, speed: float, model: str | None, path: Path | None, **flags: Any
+    *,
+    name: str,
+    host: str,
+    port: int,
+    speed: float,
+    model: str | None,
+    kv_events: str | None,
+    kv_events_replay: str | None,
+    path: Path | None,
+    **flags: Any,
 ) -> None:
     """Run a simulated replica: an engine's API, cache, waiting times, metrics and log lines, without a model.
 
@@ -104,14 +116,37 @@ def sim_command(
         raise click.ClickException(f"{error}; see ramjet sim --list") from None
     if model is not None:
         profile = replace(profile, model=model)
+    if kv_events_replay is not None and kv_events is None:
+        raise click.UsageError("--kv-events-replay sends again what --kv-events publishes: give both")
+    published = None if kv_events is None else (kv_events, kv_events_replay)
+    if published is not None:
+        _must_publish(profile)
     try:
-        uvloop.run(_serve(profile, host, port, speed, faults))
+        uvloop.run(_serve(profile, host, port, speed, faults=faults, kv_events=published))
     except OSError as error:
         remedy = "choose another with --port or --host; --port 0 takes a free one"
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}") from None
+        if error.filename is not None:
+            remedy = "give --kv-events and --kv-events-replay as tcp://HOST:PORT, each a port that is free"
+        where = error.filename or f"{host}:{port}"
+        raise click.ClickException(f"cannot listen on {where}: {error.strerror}; {remedy}") from None
 
 
-async def _serve(profile: Profile, host: str, port: int, speed: float, faults: Faults) -> None:
+def _must_publish(profile: Profile) -> None:
+    if isinstance(profile.cache, SlotSpec):
+        raise click.ClickException(f"profile {profile.name} has no blocks to tell of; leave out --kv-events")
+    if find_spec("zmq") is None:
+        raise click.ClickException("--kv-events needs pyzmq: pip install 'ramjet-lb[kvevents]'")
+
+
+async def _serve(
+    profile: Profile,
+    host: str,
+    port: int,
+    speed: float,
+    *,
+    faults: Faults,
+    kv_events: tuple[str, str | None] | None,
+) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,7 +155,8 @@ async def _serve(profile: Profile, host: str, port: int, speed: float, faults: F
     def log(line: str) -> None:
         click.echo(line, err=True)
 
-    async with running_replica(profile, speed=speed, host=host, port=port, faults=faults, log=log) as replica:
+    serving = running_replica(profile, speed=speed, host=host, port=port, faults=faults, log=log, kv_events=kv_events)
+    async with serving as replica:
         times = "its own speed" if speed == 1 else f"{speed:g} times its speed"
         log(f"ramjet sim: {profile.name} at {times}, {sizes(profile)}; listening on {replica.url}")
         await stop.wait()

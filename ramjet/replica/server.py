@@ -18,9 +18,11 @@ from typing import Any
 from aiohttp import web
 
 from ramjet.core.cache import Blocks
+from ramjet.core.chains import Cleared, Event
 from ramjet.replica.dialects import DIALECTS, Ask, Dialect, Reply
 from ramjet.replica.driver import Driver, Run
 from ramjet.replica.faults import ErrorEvent, Faults, OfRequest, ResetMidStream, Status, Wedge
+from ramjet.replica.kv_events import publishing
 from ramjet.replica.report import REPORTS, Report
 from ramjet.sim.engine import Batch, Engine, Job
 from ramjet.sim.profile import Profile
@@ -55,6 +57,7 @@ class Replica:
         log: Callable[[str], None] | None,
         *,
         whole_runs: bool = False,
+        on_blocks: Callable[[Event], None] | None = None,
     ) -> None:
         self.profile = profile
         self.speed = speed
@@ -66,16 +69,19 @@ class Replica:
         self._faults = faults
         self._log = log
         self._whole_runs = whole_runs
+        self._on_blocks = on_blocks
         self._started_at = asyncio.get_running_loop().time()
         self._boot()
 
     def _boot(self) -> None:
         """A new engine with nothing in it."""
         self._report: Report = REPORTS[self.profile.engine](self.profile, self.speed)
-        engine = Engine(self.profile, on_batch=self._batch, whole_runs=self._whole_runs)
+        engine = Engine(self.profile, on_batch=self._batch, on_blocks=self._on_blocks, whole_runs=self._whole_runs)
         self._driver = Driver(engine, self.speed * self._faults.pace(self.age_s))
         for line in self._report.boot():
             self._write(line)
+        if self._on_blocks is not None:
+            self._on_blocks(Cleared())  # as SGLang does when it starts
 
     @property
     def engine(self) -> Engine:
@@ -330,6 +336,7 @@ async def running_replica(
     faults: Faults | None = None,
     log: Callable[[str], None] | None = None,
     whole_runs: bool = False,
+    kv_events: tuple[str, str | None] | None = None,
 ) -> AsyncIterator[Replica]:
     """A replica that listens until the block ends, which aborts what it still works on.
 
@@ -342,14 +349,16 @@ async def running_replica(
         log: called with every line of the engine's log.
         whole_runs: after its first token, let an answer come in as few pieces as may be, when their last token is due:
             sending each by itself is most of what a replica costs.
+        kv_events: where to publish what its cache stores and lets go, and where to do so again on demand; not for slots.
 
     Raises:
         OSError: the address is taken, or not ours.
     """
-    replica = Replica(profile, speed, faults or Faults(), log, whole_runs=whole_runs)
-    # Without handler_cancellation a client that leaves would be answered to the end.
-    runner = web.AppRunner(replica.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     async with contextlib.AsyncExitStack() as stack:
+        tell = None if kv_events is None else (await stack.enter_async_context(publishing(*kv_events))).tell
+        replica = Replica(profile, speed, faults or Faults(), log, whole_runs=whole_runs, on_blocks=tell)
+        # Without handler_cancellation a client that leaves would be answered to the end.
+        runner = web.AppRunner(replica.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, host, port, backlog=1024)

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import Literal
 
-from ramjet.core.cache import Blocks, CacheSpec, EngineCache, Seat, SlotCache
+from ramjet.core.cache import Blocks, CacheSpec, EngineCache, Seat, SlotCache, SlotSpec
+from ramjet.core.chains import Event as BlockEvent
 from ramjet.sim.profile import Profile
+from ramjet.sim.telling import TellingCache
 
 
 @dataclass(slots=True, eq=False)
@@ -93,18 +95,22 @@ class Engine:
     """A replica. `advance` must be called with times that never fall."""
 
     def __init__(
-        self, profile: Profile, *, on_batch: Callable[[Batch], None] | None = None, whole_runs: bool = False
+        self,
+        profile: Profile,
+        *,
+        on_batch: Callable[[Batch], None] | None = None,
+        on_blocks: Callable[[BlockEvent], None] | None = None,
+        whole_runs: bool = False,
     ) -> None:
         """
         Args:
             profile: what to simulate.
             on_batch: called for every forward.
+            on_blocks: called for all that its cache stores and lets go, if that is a tree.
             whole_runs: let answers grow by many tokens at once while nothing else happens; for replays.
         """
         self.profile = profile
-        self.cache: EngineCache | SlotCache = (
-            EngineCache(profile.cache) if isinstance(profile.cache, CacheSpec) else SlotCache(profile.cache)
-        )
+        self.cache = _cache(profile.cache, on_blocks)
         self.now = 0.0
         self.prompt_tokens_total = 0
         self.cached_tokens_total = 0
@@ -392,3 +398,9 @@ class Engine:
             tokens_per_s=len(self._writing) / forward.step_s,
         )
         self._on_batch(batch)
+
+
+def _cache(spec: CacheSpec | SlotSpec, tell: Callable[[BlockEvent], None] | None) -> EngineCache | SlotCache:
+    if isinstance(spec, SlotSpec):
+        return SlotCache(spec)
+    return EngineCache(spec) if tell is None else TellingCache(spec, tell)
