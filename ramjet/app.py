@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from ramjet.admin.server import admin_app, is_loopback
-from ramjet.build import fleet_of, options_of, policy_of, polling_of, probing_of, tls_of
+from ramjet.build import fleet_of, options_of, policy_of, polling_of, probing_of, publishers_of, tls_of
 from ramjet.config import Settings
 from ramjet.control import Control
 from ramjet.core.record import Record
@@ -35,6 +35,7 @@ from ramjet.proxy.upstream import Upstream
 from ramjet.reload import Reloader
 from ramjet.secret import kept_secret, seed_of, state_dir
 from ramjet.watch.health import HealthWatch
+from ramjet.watch.kv_events import KvWatch
 from ramjet.watch.stats import StatsWatch
 
 log = structlog.get_logger()
@@ -70,7 +71,7 @@ async def running(
 
     Args:
         settings: the configuration; port 0 takes any free port.
-        watch: whether to probe the replicas.
+        watch: whether to probe the replicas, and to listen to those that publish.
         journal: whether to keep a journal, where the settings want one.
         on_record: called for every finished request, after it was logged and counted.
 
@@ -115,6 +116,7 @@ async def running(
 
     handler = Handler(router, upstream, options_of(settings, settings.replicas, seed), record)
     health = HealthWatch(router, probing_of(settings, settings.replicas))
+    kv_watch = KvWatch(router, publishers_of(settings.replicas))
     control = Control(
         settings,
         router=router,
@@ -123,6 +125,7 @@ async def running(
         metrics=metrics,
         watch=health,
         stats=stats,
+        kv_watch=kv_watch,
         seed=seed,
         picture=picture,
     )
@@ -142,6 +145,7 @@ async def running(
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(tasks.create_task(health.run(), name="health").cancel)
             stack.callback(tasks.create_task(stats.run(), name="stats").cancel)
+            stack.callback(tasks.create_task(kv_watch.run(), name="kv events").cancel)
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
         yield Running(url, admin_url, router, handler, metrics, control, health, stats)
 

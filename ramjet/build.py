@@ -23,6 +23,7 @@ from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
 from ramjet.proxy.options import Options
 from ramjet.watch.health import Probing
+from ramjet.watch.kv_events import Publisher
 from ramjet.watch.stats import Polling
 
 
@@ -131,6 +132,13 @@ def polling_of(settings: Settings, replicas: Iterable[ReplicaSettings]) -> Polli
         keys=_keys(replicas),
         engines={each.name: each.engine for each in replicas},
     )
+
+
+def publishers_of(replicas: Iterable[ReplicaSettings]) -> dict[str, Publisher]:
+    """Where the replicas' KV events are published, for those that are to be listened to."""
+    return {
+        each.name: Publisher(each.kv_events, each.kv_events_replay) for each in replicas if each.kv_events is not None
+    }
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:

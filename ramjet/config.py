@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -58,6 +59,21 @@ def replica_url(value: str) -> str:
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("leave out user, password, query and fragment")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
+def _kv_endpoint(value: str) -> str:
+    """Where KV events are published; only who has the extra can listen there.
+
+    Raises:
+        ValueError: it is no address to connect to, or pyzmq is not installed.
+    """
+    host, _, port = value.removeprefix("tcp://").rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= 65_535
+    if not value.startswith("tcp://") or not is_port or not re.fullmatch(r"\[[0-9A-Fa-f:.]+\]|[\w.-]+", host, re.ASCII):
+        raise ValueError("write it as tcp://HOST:PORT, for example tcp://10.0.0.7:5557; the engine's own * is no host")
+    if find_spec("zmq") is None:
+        raise ValueError("needs pyzmq, which is not installed: pip install 'ramjet-lb[kvevents]', or leave it out")
+    return value
 
 
 class _Part(BaseModel):
@@ -117,6 +133,20 @@ class ReplicaSettings(_Part):
     ask_usage: bool = Field(
         default=True, description="ask for usage on streams; off for an engine that refuses stream_options"
     )
+    kv_events: Annotated[str, AfterValidator(_kv_endpoint)] | None = Field(
+        default=None,
+        description="where the engine publishes KV events (endpoint in its --kv-events-config), tcp://HOST:PORT; null = nobody listens",
+    )
+    kv_events_replay: Annotated[str, AfterValidator(_kv_endpoint)] | None = Field(
+        default=None,
+        description="where it sends events again that were missed (replay_endpoint), tcp://HOST:PORT; null = nowhere",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ReplicaSettings:
+        if self.kv_events_replay is not None and self.kv_events is None:
+            raise ValueError("kv_events_replay is given without kv_events; give both, or only kv_events, or neither")
+        return self
 
 
 class AffinitySettings(_Part):

@@ -11,7 +11,16 @@ import structlog
 from pydantic import ValidationError
 
 from ramjet.admin.server import is_loopback
-from ramjet.build import options_of, policy_of, polling_of, pools_of, probing_of, replica_of, thresholds_of
+from ramjet.build import (
+    options_of,
+    policy_of,
+    polling_of,
+    pools_of,
+    probing_of,
+    publishers_of,
+    replica_of,
+    thresholds_of,
+)
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.fleet import Replica
 from ramjet.core.prompt import endpoint_of
@@ -23,6 +32,7 @@ from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import health_body
 from ramjet.proxy.upstream import Upstream
 from ramjet.watch.health import HealthWatch
+from ramjet.watch.kv_events import KvWatch
 from ramjet.watch.stats import StatsWatch
 
 log = structlog.get_logger()
@@ -48,6 +58,7 @@ class Control:
         watch: HealthWatch,
         stats: StatsWatch,
         seed: int,
+        kv_watch: KvWatch | None = None,
         picture: Picture | None = None,
     ) -> None:
         self.settings = settings
@@ -58,6 +69,7 @@ class Control:
         self._metrics = metrics
         self._watch = watch
         self._stats = stats
+        self._kv_watch = KvWatch(router, {}) if kv_watch is None else kv_watch
         self._seed = seed
         self._picture = Picture(router) if picture is None else picture
         self._started_at = time.monotonic()
@@ -163,6 +175,7 @@ class Control:
                 "engine": self._stats.seen[each.name].told(now) if each.name in self._stats.seen else None,
                 "others_in_flight": each.others.at(now).requests,
                 "others_queue_s": round(each.others.at(now).queue_s, 3),
+                "kv_events": self._kv_state(each.name),
             }
             for each in self._router.fleet
         ]
@@ -221,6 +234,11 @@ class Control:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _kv_state(self, name: str) -> str | None:
+        """Whether what a replica says of its blocks is heard, and why not; None where nobody listens."""
+        feed = self._router.feeds.get(name)
+        return None if feed is None else feed.doubt or "up"
+
     def _find(self, name: str) -> Replica:
         return self._router.fleet[name]
 
@@ -244,6 +262,8 @@ class Control:
         self._watch.sync()
         self._stats.polling = polling_of(self.settings, replicas)
         self._stats.sync()
+        self._kv_watch.publishers = publishers_of(replicas)
+        self._kv_watch.sync()
 
 
 def _value(settings: Settings, key: str) -> object:

@@ -1,13 +1,14 @@
-"""Gauges for Prometheus, read from the router whenever they are scraped: nothing is counted twice, or left standing."""
+"""What Prometheus is shown of the router, read from it whenever it is scraped: nothing is counted twice, or left standing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ramjet.core.feed import Feed
 from ramjet.core.fleet import State
 from ramjet.core.policies import long_from
 from ramjet.engines.facts import Seen
@@ -40,10 +41,20 @@ _REPLICA = {
 }
 _ENGINE = "ramjet_engine_info"
 _UNSEEN = Seen()
+_FEED = {
+    "ramjet_kv_events_up": "Whether the replica's KV events are heard and believed.",
+}
+_FEED_COUNTS = {
+    "ramjet_kv_events": ("KV events taken in, by what has become of blocks.", ["kind"]),
+    "ramjet_kv_gaps": ("Gaps in the replica's KV events, and messages nobody could read.", ["filled"]),
+    "ramjet_kv_prompts": ("Prompts whose blocks were looked for among the replica's.", ["linked"]),
+    "ramjet_kv_evicted_tokens": ("Prompt tokens believed to be there until KV events said they are gone.", []),
+}
 
 
 class Gauges:
-    """A collector over one router. A replica has its series for as long as it is in the fleet."""
+    """A collector over one router. A replica has its series for as long as it is in the fleet, those of its KV events for
+    as long as they are listened to."""
 
     def __init__(self, router: Router, now: Callable[[], float], seen: Mapping[str, Seen] | None = None) -> None:
         """
@@ -56,15 +67,17 @@ class Gauges:
         self._router = router
         self._now = now
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Metric]:
         """The families, for the registry to know their names."""
         yield from (GaugeMetricFamily(name, text) for name, text in _PROCESS.items())
-        yield from (GaugeMetricFamily(name, text, labels=["replica"]) for name, text in _REPLICA.items())
+        yield from (GaugeMetricFamily(name, text, labels=["replica"]) for name, text in (_REPLICA | _FEED).items())
         yield GaugeMetricFamily(_ENGINE, "1 for what the replica runs.", labels=["replica", "engine", "version"])
+        for name, (text, labels) in _FEED_COUNTS.items():
+            yield CounterMetricFamily(name, text, labels=["replica", *labels])
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         """The families as they are now."""
-        families = {family.name: family for family in self.describe()}
+        families: dict[str, Any] = {family.name: family for family in self.describe()}
         admission = self._router.admission
         families["ramjet_held"].add_metric([], len(admission))
         families["ramjet_longest_hold_seconds"].add_metric([], admission.longest_s(self._now()))
@@ -76,6 +89,9 @@ class Gauges:
             facts = self._seen.get(each.name, _UNSEEN).facts
             if facts is not None:
                 families[_ENGINE].add_metric([each.name, facts.engine, facts.version or ""], 1)
+        for replica, feed in self._router.feeds.items():
+            for name, labels, value in _of_feed(feed):
+                families[name].add_metric([replica, *labels], value)
         return families.values()
 
     def _of_replicas(self) -> Iterable[tuple[str, dict[str, float | None]]]:
@@ -109,3 +125,13 @@ class Gauges:
                 router.admission.allowance_s(name),
             )
             yield name, dict(zip(_REPLICA, values, strict=True))
+
+
+def _of_feed(feed: Feed) -> Iterable[tuple[str, list[str], int]]:
+    yield "ramjet_kv_events_up", [], feed.doubt is None
+    yield from (("ramjet_kv_events", [kind], count) for kind, count in feed.events.items())
+    yield "ramjet_kv_gaps", ["yes"], feed.filled_gaps
+    yield "ramjet_kv_gaps", ["no"], feed.lost_gaps
+    yield "ramjet_kv_prompts", ["yes"], feed.linked
+    yield "ramjet_kv_prompts", ["no"], feed.unlinked
+    yield "ramjet_kv_evicted_tokens", [], feed.cut_tokens

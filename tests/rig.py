@@ -13,6 +13,7 @@ from aiohttp import web
 
 from ramjet.app import Running, running
 from ramjet.config import Settings, load
+from ramjet.core.feed import Feed
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
@@ -79,12 +80,14 @@ def settings_for(replicas: Mapping[str, str | dict[str, Any]], **overrides: Any)
 
 
 def router_of(*replicas: str, **policy: Any) -> Router:
-    """The router of a Ramjet that has served nothing yet, in front of replicas with pools of known sizes."""
+    """The router of a Ramjet that has served nothing yet, in front of replicas that publish, with pools of known sizes."""
     pools = Pools(tokens=499_968, slots=24)
     fleet = Fleet()
     for name in replicas:
         fleet.add(Replica(name, f"http://{name}:30000", configured=pools))
-    return Router(fleet, Policy(**policy))
+    router = Router(fleet, Policy(**policy))
+    router.feeds |= {name: Feed() for name in replicas}
+    return router
 
 
 def metrics_of(*replicas: str) -> Metrics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ def refused(file: Path, text: str | bytes, overrides: dict[str, Any] | None = No
         ("replicas: [{name: 'a b', url: 'http://h'}]", ["replicas.0.name", "'a b' given", "letters, digits"]),
         ("replicas: {a: 'http://h'}", ["replicas", "a mapping given", "list"]),
         ("replicas: [{name: a, url: 'http://h', pool_tokens: 0}]", ["replicas.0.pool_tokens", "0 given", "than 0"]),
+        ("replicas: [{name: a, url: 'http://h', kv_events: 'tcp://*:5557'}]", ["kv_events", "tcp://HOST:PORT", "* is no host"]),
+        ("replicas: [{name: a, url: 'http://h', kv_events: '10.0.0.7:5557'}]", ["kv_events", "tcp://HOST:PORT"]),
+        ("replicas: [{name: a, url: 'http://h', kv_events: 'tcp://h:0'}]", ["kv_events", "'tcp://h:0' given"]),
+        ("replicas: [{name: a, url: 'http://h', kv_events: 'tcp://h:65536'}]", ["kv_events", "tcp://HOST:PORT"]),
+        ("replicas: [{name: a, url: 'http://h', kv_events_replay: 'tcp://h:1'}]", ["replicas.0", "without kv_events"]),
         (TWO.replace("name: b", "name: a"), ["replicas", "the name a is given twice", "its own"]),
         (TWO.replace("10.0.0.8", "10.0.0.7"), ["the url http://10.0.0.7:30000 is given twice", "its own"]),
         (TWO.replace("10.0.0.8:30000", "10.0.0.7:30000/v1/"), ["the url http://10.0.0.7:30000 is given twice"]),
@@ -437,3 +443,21 @@ def test_no_key_is_without_a_meaning() -> None:
     assert all(meanings.values())
     assert set(keys()) <= set(meanings)
     assert {"replicas.name", "replicas.url", "replicas.pool_tokens", "replicas.ask_usage"} <= set(meanings)
+
+
+# -- an extra that is not there -------------------------------------------------------------------------------------------
+
+
+def test_kv_events_without_the_library_say_how_to_get_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With it the address is taken as it stands; IPv6 too.
+    """
+    text = "replicas: [{name: a, url: 'http://h', kv_events: 'tcp://[::1]:5557', kv_events_replay: 'tcp://h.x:5558'}]"
+    (replica,) = load(written(file, text)).replicas
+    assert (replica.kv_events, replica.kv_events_replay) == ("tcp://[::1]:5557", "tcp://h.x:5558")
+
+    monkeypatch.setitem(sys.modules, "zmq", None)  # as where it was never installed
+
+    told = refused(file, text)
+    assert "replicas.0.kv_events: 'tcp://[::1]:5557' given: needs pyzmq" in told
+    assert "pip install 'ramjet-lb[kvevents]'" in told

@@ -249,7 +249,7 @@ def test_queries_ask_for_what_is_exported(query: str) -> None:
     assert faults(query, "", exported()) == []
 
     values = {"outcome": OUTCOMES, "temperature": TEMPERATURES, "size_class": SIZE_CLASSES, "endpoint": ENDPOINT_NAMES}
-    values |= {"cause": CAUSES, "kind": DRIFTS}
+    values |= {"cause": CAUSES, "kind": DRIFTS, "linked": ("yes", "no")}
     for label, text in re.findall(r'(\w+)[!=]~?"([^"]*)"', query):
         assert set(text.split("|")) <= set(values[label])
 
