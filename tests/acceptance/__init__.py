@@ -1,0 +1,1 @@
+"""Ramjet in front of real engines, on the CPU: `make acceptance`."""
