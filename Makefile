@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report picture stats lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report picture stats acceptance lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -45,6 +45,10 @@ properties: $(VENV)/.dev ## what must hold for everything, with ten times the ex
 
 evidence: $(VENV)/.dev ## the long measurements; results go to docs/evidence/
 	$(BIN)/python -m pytest -m evidence --timeout 3600 $(ARGS)
+
+acceptance: $(VENV)/.dev ## real SGLang and vLLM on the CPU behind Ramjet; installs them, 7 GB (ARGS="-k vllm")
+	$(BIN)/python -m tests.acceptance.install
+	$(BIN)/python -m pytest -m acceptance --timeout 1800 $(ARGS)
 
 soak: $(VENV)/.dev ## ten minutes of traffic while a replica falls ill in every way (SECONDS_=60)
 	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS_),600) $(ARGS)

@@ -35,8 +35,8 @@ import httpx
 from tests.soak.process import lasting_port
 
 SGLANG, VLLM = "sglang", "vllm"
-LLAMA, HYBRID = "llama", "qwen3_next"
-"""A plain model, and a hybrid one: three layers of Gated DeltaNet to one of attention."""
+LLAMA, HYBRID, MAMBA = "llama", "qwen3_next", "granitemoehybrid"
+"""A plain model; a hybrid one, three layers of Gated DeltaNet to one of attention; and one that vLLM dies of."""
 MODEL = "tiny"
 """What every engine calls its model."""
 
