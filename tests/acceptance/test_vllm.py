@@ -1,0 +1,175 @@
+"""vLLM 0.32.0 on the CPU behind Ramjet: counts in whole blocks, misses that are the engine's own, and one that dies."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance import mix
+from tests.acceptance.conftest import notes
+from tests.acceptance.engines import HYBRID, LLAMA, MAMBA, VLLM, Engines, Start
+from tests.acceptance.front import Answer, Front, Talk, in_front, user, words
+
+pytestmark = pytest.mark.acceptance
+
+BLOCK = 128
+POOL = 160 * BLOCK
+PLAIN = Start(VLLM, LLAMA, ("--max-model-len", "16384", "--num-gpu-blocks-override", "160"))
+HYBRID_BLOCK = 384
+HYBRID_POOL = 100 * HYBRID_BLOCK
+STATES = Start(
+    VLLM,
+    HYBRID,
+    ("--max-model-len", "16384", "--max-num-batched-tokens", "1536", "--num-gpu-blocks-override", "100"),
+)
+"""States are kept at ends of chunks that fall on a block."""
+DIES = Start(VLLM, MAMBA, ("--max-model-len", "4096"))
+"""Its first request kills it: vLLM has no kernel for Mamba2 on the CPU."""
+
+AT_ONCE: dict[str, Any] = {"admission": {"mode": "off"}}
+
+note = notes(
+    "acceptance_vllm",
+    "Ramjet in front of vLLM",
+    "vLLM 0.32.0 (the CPU build) with tiny random models behind a real `ramjet serve`: a plain one with a cache of 160 blocks of "
+    "128 tokens, a hybrid one with 100 blocks of 384, and one that dies of its first request. "
+    "`make acceptance ARGS='-k vllm'` runs it again.",
+)
+
+
+async def grow(front: Front, chance: random.Random, sizes: list[int], turns: int) -> list[dict[str, Any]]:
+    """Conversations that take turns; their lines."""
+    talks = [Talk(words(size, chance)) for size in sizes]
+    for turn in range(turns):
+        for talk in talks:
+            await talk.turn(front, words(chance.randrange(30, 250), chance) if turn else None, stream=turn % 2 == 1)
+    return await front.records(answer for talk in talks for answer in talk.answers)
+
+
+async def test_whole_blocks_are_no_evictions(engines: Engines, tmp_path: Path) -> None:
+    """
+    What vLLM counts is rounded down to blocks, and 0 for prompts below one: no turn is put down to the token pool for
+    it, what is believed of the pool stays as it was, and the belief is right within a block.
+    """
+    replicas = engines.take(PLAIN)
+
+    async with in_front(replicas, tmp_path, pool_tokens=POOL) as front:
+        # Less than the pool holds, all together: nothing can have been evicted.
+        rows = await grow(front, random.Random(1), [40, 90, 150, 400, 700, 1_300, 2_100], 7)
+        pools = await front.pool_tokens()
+
+    far = [row for row in rows if abs(row["matched_tokens"] - row["cached_tokens"]) > BLOCK]
+    causes = sorted({str(row["cold_cause"]) for row in rows if row["cold"]})
+    note(
+        f"{len(rows)} turns of 7 conversations, all of which fit (plain)",
+        "no turn is put down to the token pool, the pool is not believed smaller, matched within a block",
+        f"causes of {sum(row['cold'] is True for row in rows)} cold turns: {', '.join(causes) or 'none'}; "
+        f"pool {pools['a']:,.0f} of {POOL:,}; {len(far)} farther than {BLOCK}",
+    )
+    assert all(row["cached_tokens"] % BLOCK == 0 for row in rows)
+    assert "token_pool" not in causes
+    assert pools == {"a": POOL}
+    assert not far
+
+
+async def test_belief_is_near_the_truth(engines: Engines, tmp_path: Path) -> None:
+    """
+    Over all kinds of turns and more of them than the pools hold, the belief is right within a block in 19 of 20.
+    """
+    replicas = engines.take(PLAIN, PLAIN)
+
+    async with in_front(replicas, tmp_path, pool_tokens=POOL, routing=AT_ONCE) as front:
+        seen = await mix.play(front, random.Random(2), turns=240, living=16, long_tokens=6_000)
+
+    near, odd = seen.near(BLOCK), seen.odd(BLOCK)
+    note(
+        f"{len(seen.rows)} turns, growing, branching and too many (plain)",
+        f"within {BLOCK} in 95 %; 0 where the head was changed",
+        f"{near:.1%}; {len(seen.altered)} with changed heads, matched at most "
+        f"{max(row['matched_tokens'] for row in seen.altered)}; {seen.reused():.0%} of all tokens reused, "
+        f"{sum(row['cold'] is True for row in seen.rows)} cold turns",
+    )
+    assert len(seen.altered) > 10
+    assert [row["matched_tokens"] for row in seen.altered] == [0] * len(seen.altered)
+    assert near >= 0.95, odd
+
+
+async def test_misses_of_a_hybrid_model_are_no_evictions(engines: Engines, tmp_path: Path) -> None:
+    """
+    vLLM reuses nothing of many a hybrid model's prompt that it has just read: that is no turn that the token pool has
+    cost, and no reason to believe that the pool is smaller.
+    """
+    replicas = engines.take(STATES)
+
+    async with in_front(replicas, tmp_path, pool_tokens=HYBRID_POOL) as front:
+        rows = await grow(front, random.Random(3), [300, 900, 2_000], 4)
+        text = words(2_000, random.Random(4))
+        asked = [
+            text,
+            text,
+            text + words(300, random.Random(5)),
+            *(text[:1_500] + words(500, random.Random(at)) for at in (6, 7, 8)),
+        ]
+        rows += await front.records([await front.ask([user(each)]) for each in asked])
+        pools = await front.pool_tokens()
+
+    causes = sorted({str(row["cold_cause"]) for row in rows if row["cold"]})
+    said = [(row["matched_tokens"], row["cached_tokens"]) for row in rows[-len(asked) :]]
+    note(
+        f"{len(rows)} turns, all of which fit (hybrid)",
+        "no turn is put down to the token pool, the pool is not believed smaller",
+        f"causes of {sum(row['cold'] is True for row in rows)} cold turns: {', '.join(causes) or 'none'}; "
+        f"pool {pools['a']:,.0f} of {HYBRID_POOL:,}; again, longer, branches (matched, cached): {said}",
+    )
+    assert "token_pool" not in causes
+    assert pools == {"a": HYBRID_POOL}
+
+
+async def test_engine_that_dies_of_a_request_is_replaced(engines: Engines, tmp_path: Path) -> None:
+    """
+    One of two replicas dies of the first request that it gets: every client has an answer, by the other one.
+    """
+    replicas = engines.take(DIES, PLAIN)
+
+    async with in_front(replicas, tmp_path, pool_tokens=POOL) as front:
+        chance = random.Random(9)
+        answers: list[Answer] = []
+        while replicas[0].alive and len(answers) < 40:
+            answers.append(await Talk(words(300, chance)).turn(front))
+        answers += [await Talk(words(300, chance)).turn(front) for _ in range(3)]
+        rows = await front.records(answers)
+
+    retried = [row for row in rows if row["attempts"] > 1]
+    note(
+        "an engine dies of its first request, another one serves",
+        "every request is answered by the other",
+        f"{sum(answer.complete for answer in answers)} of {len(answers)} answered, {len(retried)} of them at the second attempt",
+    )
+    assert not replicas[0].alive
+    assert {answer.replica for answer in answers} == {"b"}
+    assert retried
+
+
+async def test_engine_that_dies_alone_is_named(engines: Engines, tmp_path: Path) -> None:
+    """
+    Where it is the only one, the client is told what happened, and those who come later that no replica is up.
+    """
+    replicas = engines.take(DIES)
+
+    async with in_front(replicas, tmp_path, pool_tokens=POOL) as front:
+        answers = [await front.ask([user(words(300, random.Random(at)))]) for at in range(3)]
+        rows = await front.records(answers)
+
+    note(
+        "an engine dies of its first request, and is the only one",
+        "a clear error",
+        "; ".join(
+            f"{answer.status}, outcome {row['outcome']}: {answer.text[:160]}"
+            for answer, row in zip(answers, rows, strict=True)
+        ),
+    )
+    assert all(answer.status is not None and answer.status >= 500 and answer.text for answer in answers)
+    assert all(row["outcome"] != "ok" for row in rows)
