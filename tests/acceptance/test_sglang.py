@@ -127,9 +127,9 @@ async def incident(front: Front) -> list[dict[str, Any]]:
     for session in sessions:
         await session.turn(front)
     for session in sessions:
-        await session.turn(front, words(101, chance))
+        await session.turn(front, words(108, chance))
     await Talk(words(8_000, chance)).turn(front)
-    back = [await session.turn(front, words(101, chance)) for session in sessions]
+    back = [await session.turn(front, words(108, chance)) for session in sessions]
     return await front.records(back)
 
 
