@@ -11,7 +11,8 @@ From a shell, until Ctrl-C or SIGTERM; what stands behind `--` goes to the engin
     python -m tests.acceptance.engines sglang qwen3_next --port 18100 -- --max-mamba-cache-size 28
 
 An engine takes 2 to 3 GB, some 30 CPU seconds to start and a second to stop. Each listens on 127.0.0.1 alone, calls its
-model "tiny", and one ASCII character is one token there: a user's message of n characters makes a prompt of n + 19.
+model "tiny". One ASCII character is one token: a user's message of n characters makes a prompt of n + 19 tokens. To the
+models whose names end in `-words`, each word of the lexicon is one token too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from tests.soak.process import lasting_port
 SGLANG, VLLM = "sglang", "vllm"
 LLAMA, HYBRID, MAMBA = "llama", "qwen3_next", "granitemoehybrid"
 """A plain model; a hybrid one, three layers of Gated DeltaNet to one of attention; and one that vLLM dies of."""
+WORDS = "-words"
+"""Ends the name of a model that knows the words of the lexicon, each of them one token; other text is read by the byte."""
 MODEL = "tiny"
 """What every engine calls its model."""
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import random
-import string
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 
 from tests.acceptance.engines import MODEL, Engine
+from tests.acceptance.lexicon import LEXICON
 from tests.soak.process import Served, served
 
 CHAT = "/v1/chat/completions"
@@ -24,8 +24,8 @@ _ANSWER_S = 300.0
 
 
 def words(tokens: int, chance: random.Random) -> str:
-    """Text of so many tokens that nobody else has: each of its characters is one."""
-    return "".join(chance.choices(string.ascii_lowercase + "     ", k=tokens))
+    """Text of so many tokens that nobody else has."""
+    return "".join(chance.choices(LEXICON, k=tokens))
 
 
 def user(content: str) -> dict[str, str]:
@@ -136,22 +136,15 @@ class Front:
 
 
 @contextlib.asynccontextmanager
-async def in_front(
-    engines: Sequence[Engine], directory: Path, *, pool_tokens: int | None = None, **settings: Any
-) -> AsyncIterator[Front]:
+async def in_front(engines: Sequence[Engine], directory: Path, **settings: Any) -> AsyncIterator[Front]:
     """A Ramjet in front of engines named a, b and so on, as soon as it knows how large their token pools are.
 
     Args:
         engines: which.
         directory: for its files.
-        pool_tokens: what the configuration says of them; None: they say it themselves.
         settings: more of the configuration.
     """
-    replicas: list[dict[str, Any]] = [
-        {"name": name, "url": each.url} for name, each in zip("ab", engines, strict=False)
-    ]
-    if pool_tokens is not None:
-        replicas = [each | {"pool_tokens": pool_tokens} for each in replicas]
+    replicas = [{"name": name, "url": each.url} for name, each in zip("ab", engines, strict=False)]
     async with (
         served({"replicas": replicas} | settings, directory) as ramjet,
         httpx.AsyncClient(base_url=ramjet.url, trust_env=False, timeout=_ANSWER_S) as client,

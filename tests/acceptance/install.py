@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from tests.acceptance.engines import HYBRID, LLAMA, MAMBA, SGLANG, VLLM, home
+from tests.acceptance.engines import HYBRID, LLAMA, MAMBA, SGLANG, VLLM, WORDS, home
 
 _HERE = Path(__file__).parent
 _PYTHON = "python3.11"
@@ -48,8 +48,9 @@ def make_model(name: str) -> None:
     stamp = folder / "made_by"
     if stamp.exists() and stamp.read_text() == digest:
         return
-    python = home() / SGLANG / "bin" / "python"
-    subprocess.run([str(python), str(script), name, str(folder)], check=True, stdout=sys.stderr)
+    kind = name.removesuffix(WORDS)
+    command = [str(home() / SGLANG / "bin" / "python"), str(script), kind, str(folder)]
+    subprocess.run([*command, *(["--words"] if kind != name else [])], check=True, stdout=sys.stderr)
     stamp.write_text(digest)
 
 
@@ -57,7 +58,7 @@ def main() -> None:
     """All engines, then the models, which need an engine's packages."""
     for kind in (SGLANG, VLLM):
         install_engine(kind)
-    for name in (LLAMA, HYBRID, MAMBA):
+    for name in (LLAMA, HYBRID, LLAMA + WORDS, HYBRID + WORDS, MAMBA):
         make_model(name)
 
 

@@ -10,6 +10,8 @@ from tests.acceptance.front import Answer, Front, Talk, words
 
 _SYSTEM_TOKENS = 700
 """Of a system prompt that half of the conversations share."""
+_LONGEST_BYTES = 24_000
+"""A conversation ends when it is longer: some 6,000 tokens."""
 _NONCE = "x-anthropic-billing-header: cc_version=2.1.7; cch="
 
 
@@ -76,7 +78,7 @@ async def play(front: Front, chance: random.Random, *, turns: int, living: int, 
         answers.append(await talk.turn(front, words(chance.randrange(40, 600), chance), stream=chance.random() < 0.5))
         if has_nonce:
             altered.add(answers[-1].request_id)
-        if sum(len(each["content"]) for each in talk.messages) > 6_000:
+        if sum(len(each["content"]) for each in talk.messages) > _LONGEST_BYTES:
             talks.remove(talk)
     rows = await front.records(answers)
     return Seen(rows, [row for row in rows if row["request_id"] in altered])

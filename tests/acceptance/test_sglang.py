@@ -12,19 +12,19 @@ import pytest
 
 from tests.acceptance import mix
 from tests.acceptance.conftest import notes
-from tests.acceptance.engines import HYBRID, LLAMA, SGLANG, Engine, Engines, Start
+from tests.acceptance.engines import HYBRID, LLAMA, SGLANG, WORDS, Engine, Engines, Start
 from tests.acceptance.front import Answer, Front, Talk, in_front, user, words
 
 pytestmark = pytest.mark.acceptance
 
 CHUNK = 256
 _SLOTS = ("--max-mamba-cache-size", "28", "--max-running-requests", "4", "--chunked-prefill-size", str(CHUNK))
-STOCK = Start(SGLANG, HYBRID, _SLOTS)
+STOCK = Start(SGLANG, HYBRID + WORDS, _SLOTS)
 """The seed's 28 snapshots, with chunks that a CPU reads as fast as a GPU reads 6,144 tokens."""
-CAPPED = Start(SGLANG, HYBRID, (*_SLOTS, "--mamba-max-states-per-path", "4"))
+CAPPED = Start(SGLANG, HYBRID + WORDS, (*_SLOTS, "--mamba-max-states-per-path", "4"))
 TRACKED = Start(
     SGLANG,
-    HYBRID,
+    HYBRID + WORDS,
     (
         *("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "64"),
         *("--max-mamba-cache-size", "40", "--chunked-prefill-size", "512"),
@@ -32,7 +32,7 @@ TRACKED = Start(
 )
 """Snapshots at chunk ends, forks and tails, as GLM-5.3-Flash has them."""
 POOL = 8_192
-SMALL = Start(SGLANG, LLAMA, ("--max-total-tokens", str(POOL), "--chunked-prefill-size", str(CHUNK)))
+SMALL = Start(SGLANG, LLAMA + WORDS, ("--max-total-tokens", str(POOL), "--chunked-prefill-size", str(CHUNK)))
 """A plain model, and hardly more room than one conversation needs."""
 
 AT_ONCE: dict[str, Any] = {"admission": {"mode": "off"}}

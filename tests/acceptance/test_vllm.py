@@ -10,19 +10,17 @@ import pytest
 
 from tests.acceptance import mix
 from tests.acceptance.conftest import notes
-from tests.acceptance.engines import HYBRID, LLAMA, MAMBA, VLLM, Engines, Start
+from tests.acceptance.engines import HYBRID, LLAMA, MAMBA, VLLM, WORDS, Engines, Start
 from tests.acceptance.front import Answer, Front, Talk, in_front, user, words
 
 pytestmark = pytest.mark.acceptance
 
 BLOCK = 128
 POOL = 160 * BLOCK
-PLAIN = Start(VLLM, LLAMA, ("--max-model-len", "16384", "--num-gpu-blocks-override", "160"))
-HYBRID_BLOCK = 384
-HYBRID_POOL = 100 * HYBRID_BLOCK
+PLAIN = Start(VLLM, LLAMA + WORDS, ("--max-model-len", "16384", "--num-gpu-blocks-override", "160"))
 STATES = Start(
     VLLM,
-    HYBRID,
+    HYBRID + WORDS,
     ("--max-model-len", "16384", "--max-num-batched-tokens", "1536", "--num-gpu-blocks-override", "100"),
 )
 """States are kept at ends of chunks that fall on a block."""
@@ -56,7 +54,7 @@ async def test_whole_blocks_are_no_evictions(engines: Engines, tmp_path: Path) -
     """
     replicas = engines.take(PLAIN)
 
-    async with in_front(replicas, tmp_path, pool_tokens=POOL) as front:
+    async with in_front(replicas, tmp_path) as front:
         # Less than the pool holds, all together: nothing can have been evicted.
         rows = await grow(front, random.Random(1), [40, 90, 150, 400, 700, 1_300, 2_100], 7)
         pools = await front.pool_tokens()
@@ -81,7 +79,7 @@ async def test_belief_is_near_the_truth(engines: Engines, tmp_path: Path) -> Non
     """
     replicas = engines.take(PLAIN, PLAIN)
 
-    async with in_front(replicas, tmp_path, pool_tokens=POOL, routing=AT_ONCE) as front:
+    async with in_front(replicas, tmp_path, routing=AT_ONCE) as front:
         seen = await mix.play(front, random.Random(2), turns=240, living=16, long_tokens=6_000)
 
     near, odd = seen.near(BLOCK), seen.odd(BLOCK)
@@ -104,7 +102,8 @@ async def test_misses_of_a_hybrid_model_are_no_evictions(engines: Engines, tmp_p
     """
     replicas = engines.take(STATES)
 
-    async with in_front(replicas, tmp_path, pool_tokens=HYBRID_POOL) as front:
+    async with in_front(replicas, tmp_path) as front:
+        before = await front.pool_tokens()
         rows = await grow(front, random.Random(3), [300, 900, 2_000], 4)
         text = words(2_000, random.Random(4))
         asked = [
@@ -122,10 +121,10 @@ async def test_misses_of_a_hybrid_model_are_no_evictions(engines: Engines, tmp_p
         f"{len(rows)} turns, all of which fit (hybrid)",
         "no turn is put down to the token pool, the pool is not believed smaller",
         f"causes of {sum(row['cold'] is True for row in rows)} cold turns: {', '.join(causes) or 'none'}; "
-        f"pool {pools['a']:,.0f} of {HYBRID_POOL:,}; again, longer, branches (matched, cached): {said}",
+        f"pool {pools['a']:,.0f} of {before['a']:,.0f}; again, longer, branches (matched, cached): {said}",
     )
     assert "token_pool" not in causes
-    assert pools == {"a": HYBRID_POOL}
+    assert pools == before
 
 
 async def test_engine_that_dies_of_a_request_is_replaced(engines: Engines, tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ async def test_engine_that_dies_of_a_request_is_replaced(engines: Engines, tmp_p
     """
     replicas = engines.take(DIES, PLAIN)
 
-    async with in_front(replicas, tmp_path, pool_tokens=POOL) as front:
+    async with in_front(replicas, tmp_path) as front:
         chance = random.Random(9)
         answers: list[Answer] = []
         while replicas[0].alive and len(answers) < 40:
@@ -159,7 +158,7 @@ async def test_engine_that_dies_alone_is_named(engines: Engines, tmp_path: Path)
     """
     replicas = engines.take(DIES)
 
-    async with in_front(replicas, tmp_path, pool_tokens=POOL) as front:
+    async with in_front(replicas, tmp_path) as front:
         answers = [await front.ask([user(words(300, random.Random(at)))]) for at in range(3)]
         rows = await front.records(answers)
 
