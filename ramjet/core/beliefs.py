@@ -7,6 +7,7 @@ reports have taught. It is never trusted further than the next `cached_tokens`.
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import NamedTuple
+
+import xxhash
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Lost, Match, Node, Seat
 from ramjet.core.capacity import Capacities
@@ -185,6 +188,7 @@ class Belief:
         owner: object,
         now: float,
         lost_to: Lost | None = None,
+        answer_tokens: int = 0,
     ) -> None:
         """Take in what the engine said it reused of a prompt that it has now read to the end.
 
@@ -196,6 +200,7 @@ class Belief:
             owner: whose it is.
             now: the time of the report.
             lost_to: what it was lost to, as far as that was found out.
+            answer_tokens: length of its answer.
         """
         depth, learned = bisect_right(blocks.ends, cached_tokens), self._learned
         learned.reported(cached_tokens)
@@ -225,7 +230,27 @@ class Belief:
             if loss is not None:
                 learned.outlived(loss.pool)
         self._apply()
-        self.cache.leave(self.book(blocks, prompt_tokens, owner, now), now)
+        seat = self.book(blocks, prompt_tokens, owner, now)
+        answered = self._answered(blocks, prompt_tokens, answer_tokens)
+        if answered is not None:
+            self.cache.write(seat, answer_tokens)
+        self.cache.leave(seat, now, answered)
+
+    def _answered(self, blocks: Blocks, prompt_tokens: int, answer_tokens: int) -> Blocks | None:
+        """A prompt with its answer, where that has left a snapshot of its own; None: it has not, as far as is known.
+
+        Nobody has read the answer here, so its block has a name that no prompt has, and one token: its own come with the
+        next turn. Under a cap a conversation has no more snapshots for it.
+        """
+        states = self.cache.spec.snapshots
+        if states is None or states.per_path is not None or not blocks.hashes:
+            return None
+        # The last token of an answer has not been read.
+        end = (prompt_tokens + answer_tokens - 1) // states.grid_tokens * states.grid_tokens
+        if end <= prompt_tokens:
+            return None
+        named = xxhash.xxh3_64_intdigest(b"answer", seed=blocks.hashes[-1])
+        return Blocks(blocks.hashes + array("Q", [named]), blocks.ends + array("I", [blocks.ends[-1] + 1]))
 
     def _distances(self, blocks: Blocks, sought: Sought, *, running: int = 0) -> tuple[int, int]:
         """Tokens and slots that have been used since what was sought was, itself and so many running requests included."""

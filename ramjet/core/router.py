@@ -616,6 +616,7 @@ class Router:
                 else "snapshot_pool"
                 if cause == "snapshot_pool"
                 else None,
+                answer_tokens=usage.completion_tokens or 0,
             )
 
     def _record(self, visit: Visit, now: float, outcome: str, status: int | None, usage: Usage) -> Record:

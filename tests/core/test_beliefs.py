@@ -113,12 +113,14 @@ def test_without_facts_nothing_is_ever_pushed_out() -> None:
     assert belief.fits(belief.outlook(prompt("mine", 512_000), 512_000), 512_000)
 
 
-def report(belief: Belief, name: str, tokens: int, cached_tokens: int, now: float) -> None:
+def report(belief: Belief, name: str, tokens: int, cached_tokens: int, now: float, *, answer_tokens: int = 0) -> None:
     """A conversation's prompt was sent there, and this much of it was reused."""
     blocks = prompt(name, tokens)
     sought = belief.sought(blocks, tokens)
     hold(belief, name, tokens, now)
-    belief.report(blocks, tokens, sought=sought, cached_tokens=cached_tokens, owner=OTHER, now=now)
+    belief.report(
+        blocks, tokens, sought=sought, cached_tokens=cached_tokens, owner=OTHER, now=now, answer_tokens=answer_tokens
+    )
 
 
 def test_reports_teach_how_much_of_the_pool_conversations_get() -> None:
@@ -211,6 +213,33 @@ def test_slots_that_nobody_told_are_counted_once_the_token_pool_explains_no_loss
     seen.append((belief.has_snapshots, belief.most_running, belief.pool_tokens))
     assert seen == [(True, None, 1_000_000), (True, 1, 1_000_000), (False, None, 1_000_000)]
     assert not belief.cache.snapshots
+
+
+@pytest.mark.parametrize(("grid_tokens", "answer_tokens", "slots"), [(1, 8, 1), (1, 1, 0), (256, 8, 0), (256, 300, 1)])
+def test_an_answer_leaves_a_snapshot_too(grid_tokens: int, answer_tokens: int, slots: int) -> None:
+    """
+    SGLang saves the state at an answer's end, or at the last grid point before it: ten conversations, whose prompts take
+    two of 28 slots each, take three where their answers have one, and then the first of them has gone.
+    """
+    belief = Belief(Pools(tokens=131_072, slots=28, private=1, chunk_tokens=512, grid_tokens=grid_tokens))
+    names = [f"conversation {number}" for number in range(10)]
+    for now, name in enumerate(names):
+        report(belief, name, 1_024, 0, float(now), answer_tokens=answer_tokens)
+
+    kept = [name for name in names if belief.outlook(prompt(name, 1_536), 1_536).hit.tokens]
+    assert belief.cache.used_slots == min(28, 10 * (2 + slots))
+    assert kept == names[-9:] if slots else kept == names
+
+
+def test_an_answer_takes_no_slot_where_a_conversation_has_a_cap() -> None:
+    """
+    It has as many as the cap allows, whatever of them are its answers'.
+    """
+    belief = Belief(Pools(tokens=131_072, slots=28, private=1, per_path=2, chunk_tokens=512, grid_tokens=1))
+    for now in range(5):
+        report(belief, "one", 1_024 + 512 * now, 0, float(now), answer_tokens=8)
+
+    assert belief.cache.used_slots == 2
 
 
 # -- how fast it reads ----------------------------------------------------------------------------------------------------
