@@ -19,6 +19,8 @@ from tests.acceptance.lexicon import LEXICON
 from tests.soak.process import Served, served
 
 CHAT = "/v1/chat/completions"
+WORD = len(LEXICON[0])
+"""Characters of a token."""
 _PATIENCE_S = 30.0
 _ANSWER_S = 300.0
 

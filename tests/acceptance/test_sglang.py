@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance import mix
 from tests.acceptance.conftest import notes
 from tests.acceptance.engines import HYBRID, LLAMA, SGLANG, WORDS, Engine, Engines, Start
-from tests.acceptance.front import Answer, Front, Talk, in_front, user, words
+from tests.acceptance.front import WORD, Answer, Front, Talk, in_front, user, words
 
 pytestmark = pytest.mark.acceptance
 
@@ -181,9 +181,10 @@ async def test_branches_find_what_the_post_says(engines: Engines, tmp_path: Path
     (replica,) = emptied(engines, TRACKED)
     chance = random.Random(4)
     text = words(2_000, chance)
+    shared = text[: 1_500 * WORD]
 
     async with in_front([replica], tmp_path) as front:
-        prompts = [text, text, text + words(300, chance), *(text[:1_500] + words(500, chance) for _ in range(3))]
+        prompts = [text, text, text + words(300, chance), *(shared + words(500, chance) for _ in range(3))]
         answers = [await front.ask([user(each)]) for each in prompts]
         rows = await front.records(answers)
 
@@ -243,7 +244,7 @@ async def test_belief_is_near_the_truth(start: Start, engines: Engines, tmp_path
     replicas = emptied(engines, start, start)
 
     async with in_front(replicas, tmp_path, routing=AT_ONCE) as front:
-        seen = await mix.play(front, random.Random(6), turns=240, living=8, long_tokens=3_000)
+        seen = await mix.play(front, random.Random(6), turns=210, living=8, long_tokens=3_000)
 
     near, odd = seen.near(CHUNK), seen.odd(CHUNK)
     cold = sum(row["cold"] is True for row in seen.rows)

@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance import mix
 from tests.acceptance.conftest import notes
 from tests.acceptance.engines import HYBRID, LLAMA, MAMBA, VLLM, WORDS, Engines, Start
-from tests.acceptance.front import Answer, Front, Talk, in_front, user, words
+from tests.acceptance.front import WORD, Answer, Front, Talk, in_front, user, words
 
 pytestmark = pytest.mark.acceptance
 
@@ -80,7 +80,7 @@ async def test_belief_is_near_the_truth(engines: Engines, tmp_path: Path) -> Non
     replicas = engines.take(PLAIN, PLAIN)
 
     async with in_front(replicas, tmp_path, routing=AT_ONCE) as front:
-        seen = await mix.play(front, random.Random(2), turns=240, living=16, long_tokens=6_000)
+        seen = await mix.play(front, random.Random(2), turns=210, living=16, long_tokens=6_000)
 
     near, odd = seen.near(BLOCK), seen.odd(BLOCK)
     note(
@@ -110,7 +110,7 @@ async def test_misses_of_a_hybrid_model_are_no_evictions(engines: Engines, tmp_p
             text,
             text,
             text + words(300, random.Random(5)),
-            *(text[:1_500] + words(500, random.Random(at)) for at in (6, 7, 8)),
+            *(text[: 1_500 * WORD] + words(500, random.Random(at)) for at in (6, 7, 8)),
         ]
         rows += await front.records([await front.ask([user(each)]) for each in asked])
         pools = await front.pool_tokens()
