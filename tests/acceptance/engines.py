@@ -179,6 +179,14 @@ class Engine:
         what = f"was not ready after {_START_S:g} s" if self.alive else f"ended with {self._process.returncode}"
         raise RuntimeError(f"{self.start} {what}: {self.log.read_text(errors='replace')[-3_000:]}")
 
+    def wait_until_gone(self, patience_s: float = 60.0) -> None:
+        """Wait for one that ends by itself.
+
+        Raises:
+            subprocess.TimeoutExpired: it does not.
+        """
+        self._process.wait(patience_s)
+
     def _signal(self, number: signal.Signals) -> None:
         # Children may outlive the main process; while one does, nobody else can have the group's number.
         with contextlib.suppress(ProcessLookupError, PermissionError):

