@@ -44,11 +44,14 @@ def states(draw: st.DrawFn) -> Snapshots:
         slots=None if one_pool else private + draw(st.integers(1, 6)),
         tokens_each=draw(st.sampled_from((PAGE, 3 * PAGE))) if one_pool else 0,
         grid_tokens=draw(st.sampled_from((PAGE, GRID))),
+        track_tokens=draw(st.sampled_from((None, 3 * PAGE))),
         per_path=draw(st.none() | st.integers(1, 3)),
         private=private,
         cap_first=draw(st.booleans()),
         forks=draw(st.booleans()),
         tail_with_kv=draw(st.booleans()),
+        chain_with_kv=draw(st.booleans()),
+        hands_over=draw(st.booleans()),
     )
 
 
@@ -61,6 +64,7 @@ def specs(draw: st.DrawFn) -> CacheSpec:
         pool_tokens=room + draw(st.integers(12, 30)) * PAGE + draw(st.integers(0, PAGE - 1)),
         page_tokens=PAGE,
         chunk_tokens=CHUNK,
+        cut_is_use=draw(st.booleans()),
         snapshots=snapshots,
         host=draw(HOSTS),
     )

@@ -70,6 +70,26 @@ def find(cache: EngineCache | SlotCache, text: str) -> int:
     return cache.find(blocks(text), length(text)).tokens
 
 
+def token_by_token() -> EngineCache:
+    """SGLang's no_buffer: pages of one token, and no state but the last one of every forward; a letter is a token."""
+    states = Snapshots(slots=100, grid_tokens=1, private=1, forks=False, cap_first=False)
+    return EngineCache(CacheSpec(pool_tokens=1_000, page_tokens=1, chunk_tokens=CHUNK, snapshots=states))
+
+
+def find_token(cache: EngineCache, text: str) -> int:
+    return cache.find(blocks(text, 1), len(text)).tokens
+
+
+def answered(cache: EngineCache, prompt: str, reply: str) -> int:
+    """A whole request, a letter a token; returns how much was reused."""
+    seat = cache.enter(blocks(prompt, 1), len(prompt), len(reply), tick())
+    assert seat is not None
+    read(cache, seat)
+    cache.write(seat, len(reply))
+    cache.leave(seat, tick(), blocks(prompt + reply, 1))
+    return seat.hit.tokens
+
+
 def saved(cache: EngineCache) -> list[int]:
     """Lengths in tokens at which the device has a snapshot."""
     return sorted(node.ends[-1] for node in cache.snapshots)
@@ -198,6 +218,72 @@ def test_a_prompt_given_up_while_it_is_read_leaves_its_finished_chunks() -> None
     check(cache, [])
 
 
+def test_an_answer_may_have_a_coarser_grid_than_prompts() -> None:
+    """
+    SGLang's --mamba-track-interval: of 17 to 40 tokens 24 is one of its multiples, and 16 and 32 are the prompt's.
+    """
+    cache = hybrid(track_tokens=3 * GRID)
+    seat = enter(cache, "a" * 4, answer_tokens=24)
+    read(cache, seat)
+    cache.write(seat, 24)
+
+    cache.leave(seat, tick(), blocks("a" * 4 + "b" * 6))
+
+    assert saved(cache) == [16, 24]
+
+
+def test_where_only_the_last_state_is_saved_it_lies_at_ends_of_forwards_and_of_answers() -> None:
+    """
+    SGLang's no_buffer: ends of chunks, of the prompt and of the answer, at any token.
+    """
+    cache = token_by_token()
+
+    answered(cache, "prompt of 22 tokens...", " and nine")
+
+    assert saved(cache) == [16, 22, 30]
+    assert find_token(cache, "prompt of 22 tokens... and nin, and more") == 30
+
+
+def test_where_only_the_last_state_is_saved_a_prompt_that_is_sent_again_resumes_at_a_chunk() -> None:
+    """
+    The state at its end is one token too far on: the last token is always read.
+    """
+    cache = token_by_token()
+    answered(cache, "prompt of 22 tokens...", " and nine")
+
+    assert find_token(cache, "prompt of 22 tokens...") == 16
+    assert answered(cache, "prompt of 22 tokens...", " and ten") == 16
+    assert saved(cache) == [16, 22, 29, 30], "and saves no state where there is one"
+
+
+def test_a_prompt_of_which_all_is_known_has_its_fork_before_its_last_token() -> None:
+    """
+    Its last page ends at a multiple of the grid, and its last token is read anyway.
+    """
+    cache = hybrid(per_path=1)
+    serve(cache, "a" * 11)
+
+    seat = cache.enter(blocks("a" * 10), 10 * PAGE, 1, tick())
+
+    assert seat is not None
+    assert (seat.hit.tokens, seat.fork_tokens) == (0, 32)
+
+
+def test_a_run_is_cut_where_a_prompt_leaves_it() -> None:
+    """
+    Though it can resume earlier only: what the other prompt has behind that point goes alone.
+    """
+    cache = hybrid(slots=4, forks=False, chain_with_kv=False)
+    serve(cache, "a" * 8)
+
+    cache.leave(enter(cache, "a" * 6 + "b"), tick())
+    serve(cache, "cccc")
+    serve(cache, "dddd")
+
+    hit = cache.find(blocks("a" * 8), length("a" * 8))
+    assert (hit.tokens, hit.known_tokens) == (16, 24)
+
+
 def test_attention_layers_alone_resume_at_any_page() -> None:
     """
     Each token's entry stands on its own; only the last token is always read.
@@ -290,6 +376,17 @@ def test_a_cap_before_the_slot_is_taken_spares_a_stranger(*, cap_first: bool, st
     assert find(cache, "bbbb") == strangers
 
 
+def test_the_cap_may_find_the_snapshot_before_still_in_use() -> None:
+    """
+    Where it comes after the slot, a request that is read still stands on what it saved last.
+    """
+    cache = hybrid(per_path=1, cap_first=False)
+
+    serve(cache, "a" * 12)
+
+    assert saved(cache) == [32, 48]
+
+
 # -- slots -----------------------------------------------------------------------------------------------------------
 
 
@@ -380,6 +477,47 @@ def test_a_leaf_that_loses_its_snapshot_goes_with_its_kv_and_so_does_the_chain_a
     assert cache.tokens == 3 * 16
 
 
+def test_a_leaf_may_go_with_its_kv_and_leave_the_chain_above() -> None:
+    """
+    SGLang 0.5.23: what is then a leaf without a snapshot waits for the token pool to be short.
+    """
+    cache = hybrid(slots=4, chain_with_kv=False)
+    serve(cache, "a" * 9)
+
+    for text in ("b", "c", "d"):
+        serve(cache, text * 4)
+
+    hit = cache.find(blocks("a" * 9), length("a" * 9))
+    assert (hit.tokens, hit.known_tokens) == (0, 16)
+    assert cache.tokens == 16 + 3 * 16
+
+
+def test_a_request_that_ends_with_its_prompt_may_hand_over_its_own_slot() -> None:
+    """
+    Two slots: its own, and one that the stranger's snapshot keeps.
+    """
+    cache = hybrid(slots=2, hands_over=True)
+    serve(cache, "bb")
+
+    serve(cache, "aa")
+
+    assert saved(cache) == [8, 8]
+
+
+def test_a_request_that_goes_on_with_an_answer_keeps_its_own_slot() -> None:
+    """
+    So the stranger's snapshot makes room for the new one.
+    """
+    cache = hybrid(slots=2, hands_over=True)
+    serve(cache, "bb")
+
+    seat = enter(cache, "aa", answer_tokens=2)
+    read(cache, seat)
+
+    assert saved(cache) == [8]
+    assert find(cache, "bb") == 0
+
+
 def test_kv_may_outlive_its_last_snapshot() -> None:
     """
     Then the token pool holds what nobody can use, and looks fuller.
@@ -442,6 +580,36 @@ def test_what_a_running_request_stands_on_is_not_evicted() -> None:
     assert find(cache, "a" * 8) == 32
     assert find(cache, "b" * 8) == 0
     check(cache, [seat])
+
+
+@pytest.mark.parametrize(("cut_is_use", "left"), [(True, [32, 0]), (False, [20, 16])])
+def test_what_a_prompt_leaves_behind_may_count_as_used(*, cut_is_use: bool, left: list[int]) -> None:
+    """
+    SGLang: whoever branches off a conversation makes all of it young, for the run is cut there.
+    """
+    cache = EngineCache(CacheSpec(pool_tokens=13 * PAGE, page_tokens=PAGE, chunk_tokens=CHUNK, cut_is_use=cut_is_use))
+    serve(cache, "a" * 8)
+    serve(cache, "b" * 4)
+
+    serve(cache, "aaaaa" + "c")
+
+    assert [find(cache, text) for text in ("a" * 8, "b" * 4)] == left
+
+
+def test_the_last_token_of_an_answer_takes_no_room() -> None:
+    """
+    It is told and never read.
+    """
+    cache = attention()
+    seat = enter(cache, "aa", answer_tokens=3)
+    read(cache, seat)
+
+    used = [cache.used_tokens]
+    for _ in range(3):
+        cache.write(seat, 1)
+        used.append(cache.used_tokens)
+
+    assert used == [9, 9, 10, 11]
 
 
 def test_a_request_waits_until_prompt_and_answer_have_room() -> None:

@@ -49,6 +49,12 @@ class Seat:
     """What it may still take of the token pool, beyond what the tree holds for it."""
     fork_tokens: int | None = None
     """Where it left another prompt, and saves the state for those who do the same."""
+    answer_tokens: int = 0
+    """The most it may generate."""
+    written_tokens: int = 0
+    """What it has generated so far."""
+    saved_tokens: int | None = None
+    """Where the state lies that it hands over when it ends; None where the tree has all it had."""
     tail: Node | None = None
     """The end of the path that it keeps from eviction..."""
     depth: int = 0
@@ -130,9 +136,15 @@ class EngineCache(PrefixCache):
         need = prompt_tokens - hit.tokens + answer_tokens
         if not anyway and not self._has_room(found.node, hit, need):
             return None
-        seat = Seat(blocks, prompt_tokens, hit, hit.tokens, hit.tokens, need, self._fork(hit))
+        most = prompt_tokens - self.spec.reads_last
+        fork = self._fork(hit, most)
+        seat = Seat(blocks, prompt_tokens, hit, hit.tokens, hit.tokens, need, fork, answer_tokens)
         self.running += 1
         self._reserved_tokens += need
+        # A run is cut where a prompt leaves it, whether or not that is where it can resume.
+        depth = min(found.depth, bisect_right(blocks.ends, most))
+        end = self._end_at(found, depth, now)
+        found = NOTHING if end is None else Match(depth, end, depth - len(end.hashes))
         if (tail := self._end_at(found, hit.depth, now)) is not None:
             self.hold(tail)
             seat.tail, seat.depth = tail, hit.depth
@@ -163,12 +175,18 @@ class EngineCache(PrefixCache):
         at = start + tokens // states.grid_tokens * states.grid_tokens
         if seat.fork_tokens is not None and start < seat.fork_tokens < end:
             at = seat.fork_tokens
+        if states.hands_over and end == seat.prompt_tokens and seat.answer_tokens == 1:
+            # It ends with this forward: nothing is saved beside what it hands over.
+            seat.saved_tokens = at
+            return False
         return self._keep(seat, at, now)
 
     def write(self, seat: Seat, tokens: int) -> None:
-        """The engine has generated so many more tokens."""
-        seat.read_tokens += tokens
-        self.private_tokens += tokens
+        """The engine has generated so many more tokens. The last of them is never in the cache: nobody has read it."""
+        read = tokens if seat.written_tokens else max(0, tokens - 1)
+        seat.written_tokens += tokens
+        seat.read_tokens += read
+        self.private_tokens += read
         self._free_tokens()
 
     def leave(self, seat: Seat, now: float, blocks: Blocks | None = None) -> None:
@@ -181,15 +199,17 @@ class EngineCache(PrefixCache):
                 its prompt was read: what was read stays in the tree.
         """
         states = self.spec.snapshots
+        # What it hands over lies in a slot that it had for itself.
         self.running -= 1
+        at = seat.saved_tokens
         if blocks is not None:
-            # The last token generated was never read.
-            end = seat.read_tokens - 1
             seat.blocks = blocks
-            at = end if states is None else end // states.grid_tokens * states.grid_tokens
-            # A state is saved while the answer is generated, in a slot that the request had for that.
-            if (states is None or at > seat.prompt_tokens) and self._keep(seat, at, now) and seat.tail is not None:
-                self.touch(seat.tail, now)
+            if states is None:
+                at = seat.read_tokens
+            elif (track := seat.read_tokens // states.answer_grid * states.answer_grid) > seat.prompt_tokens:
+                at = track
+        if at is not None and self._keep(seat, at, now) and seat.tail is not None:
+            self.touch(seat.tail, now)
         self.private_tokens -= seat.read_tokens - seat.kept_tokens
         self._reserved_tokens -= seat.reserved_tokens
         if seat.tail is not None:
@@ -298,11 +318,11 @@ class EngineCache(PrefixCache):
         free = self.pool_tokens - self.held_tokens - self._reserved_tokens
         return need + self._snapshot_tokens(slots) <= free
 
-    def _fork(self, hit: Hit) -> int | None:
+    def _fork(self, hit: Hit, most_tokens: int) -> int | None:
         states = self.spec.snapshots
         if states is None or not states.forks:
             return None
-        fork = hit.known_tokens // states.grid_tokens * states.grid_tokens
+        fork = min(hit.known_tokens, most_tokens) // states.grid_tokens * states.grid_tokens
         return fork if fork > hit.tokens else None
 
     def _keep(self, seat: Seat, upto_tokens: int, now: float) -> bool:
@@ -313,7 +333,9 @@ class EngineCache(PrefixCache):
         depth = bisect_right(seat.blocks.ends, upto_tokens)
         if seat.blocks.tokens(depth) <= seat.kept_tokens:
             return False
-        kept = seat.blocks.tokens(depth) - seat.kept_tokens
+        kept, states = seat.blocks.tokens(depth) - seat.kept_tokens, self.spec.snapshots
+        if states is not None and not states.cap_first:
+            self._free_slots(1)
         # Handed over: what the tree already had of it is freed.
         self.private_tokens -= kept
         tail = self._extend(seat, depth, now)
@@ -321,12 +343,13 @@ class EngineCache(PrefixCache):
         given = min(seat.reserved_tokens, kept)
         seat.reserved_tokens -= given
         self._reserved_tokens -= given
-        if self.spec.snapshots is not None:
-            self._save(seat, tail, self.spec.snapshots, now)
+        before = seat.snapshot
+        is_new = states is not None and self._save(seat, tail, states, now)
         if self.spec.host is not None and self.spec.host.policy == "write_through":
             self._write_through(tail)
-        if self.spec.snapshots is not None:
-            self._cap(tail)
+        if states is not None:
+            if is_new:
+                self._cap(tail, None if states.cap_first else before)
             self._free_slots()
         self._free_tokens()
         return True
@@ -358,17 +381,18 @@ class EngineCache(PrefixCache):
     def _snapshot_tokens(self, slots: int) -> int:
         return 0 if self.spec.snapshots is None else slots * self.spec.snapshots.tokens_each
 
-    def _save(self, seat: Seat, node: Node, states: Snapshots, now: float) -> None:
-        if not node.snapshot:
+    def _save(self, seat: Seat, node: Node, states: Snapshots, now: float) -> bool:
+        """Save the state at the end of a run, for a request that keeps it; whether it was not there."""
+        is_new = not node.snapshot
+        if is_new:
             if not self._can_save(seat, states):
-                return
-            if not states.cap_first:
-                self._free_slots(1)
+                return False
             node.snapshot = True
             self._host_states.pop(node, None)
         self.snapshots[node] = now
         self.snapshots.move_to_end(node)
         self._lock(seat, node)
+        return is_new
 
     def _can_save(self, seat: Seat, states: Snapshots) -> bool:
         """Whether there would be room for one more snapshot in use if all that are not were let go."""
@@ -389,7 +413,7 @@ class EngineCache(PrefixCache):
             self.locked_snapshots -= not seat.snapshot.locks
         seat.snapshot = node
 
-    def _cap(self, tail: Node) -> None:
+    def _cap(self, tail: Node, in_use: Node | None) -> None:
         """Drop the shallowest snapshots of a path that has too many, but none at a fork and none in use."""
         states = self.spec.snapshots
         if states is None or states.per_path is None:
@@ -399,7 +423,7 @@ class EngineCache(PrefixCache):
         for node in reversed(saved):
             if over <= 0:
                 return
-            if node is tail or node.locks or node.children is None or len(node.children) != 1:
+            if node is tail or node is in_use or node.locks or node.children is None or len(node.children) != 1:
                 continue
             if not any(child.on_device for child in node.children):
                 continue
@@ -470,7 +494,7 @@ class EngineCache(PrefixCache):
             above = leaf.parent
             self._tell(leaf, pool)
             self._leave_device(leaf)
-            if states is None or not states.tail_with_kv or above is None:
+            if states is None or not (states.tail_with_kv and states.chain_with_kv) or above is None:
                 return
             if above.holders or above.snapshot or not above.on_device or not _is_device_leaf(above):
                 return
@@ -514,11 +538,17 @@ class EngineCache(PrefixCache):
     def _split(self, node: Node, at: int, now: float) -> Node:
         upper = super()._split(node, at, now)
         upper.on_device, upper.host = node.on_device, node.host
-        # It was used when the whole run was; and it must not stand before its lower half in the order of eviction.
-        upper.touched_at = node.touched_at
         if not node.on_device:
+            # It was used when the whole run was.
+            upper.touched_at = node.touched_at
             del self._order[upper]
             self._host_only[upper] = None
+            return upper
+        if self.spec.cut_is_use:
+            node.touched_at = now
+            self._order.move_to_end(node)
+        # Neither it nor what is above may stand before the lower half in the order of eviction.
+        self.touch(upper, now)
         return upper
 
     def _remove(self, top: Node) -> None:

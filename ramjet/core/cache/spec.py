@@ -18,7 +18,10 @@ class Snapshots:
     tokens_each: int = 0
     """Room that one snapshot takes in the token pool."""
     grid_tokens: int = 256
-    """A snapshot lies on a multiple of this, counted from where its forward began."""
+    """A snapshot lies on a multiple of this, counted from where its forward began; 1 where only the state at a forward's
+    very end is saved (SGLang's `no_buffer`)."""
+    track_tokens: int | None = None
+    """While an answer is written, its state is saved at multiples of this; None: of `grid_tokens`."""
     per_path: int | None = None
     """Most snapshots from a conversation's tail to its root (`--mamba-max-states-per-path`); None: no cap."""
     private: int = 3
@@ -30,8 +33,18 @@ class Snapshots:
     forks: bool = True
     """Whether a prompt that leaves another saves the state at the fork, instead of that forward's own snapshot."""
     tail_with_kv: bool = True
-    """Whether a leaf that loses its snapshot goes with its KV, and what is then a leaf without one too (SGLang). The
-    token pool then looks emptier than where KV outlives its last snapshot."""
+    """Whether a leaf that loses its snapshot goes with its KV (SGLang). The token pool then looks emptier than where KV
+    outlives its last snapshot."""
+    chain_with_kv: bool = True
+    """Whether what is then a leaf without a snapshot goes too (0.5.20), or keeps its KV (0.5.23)."""
+    hands_over: bool = False
+    """Whether a request that ends with its prompt, for it wants a single token, takes no slot for the snapshot that it
+    leaves and hands over its own."""
+
+    @property
+    def answer_grid(self) -> int:
+        """Where the states of answers lie."""
+        return self.track_tokens or self.grid_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +74,8 @@ class CacheSpec:
     """What one forward reads of prompts, at most."""
     reads_last: bool = True
     """Whether a prompt's last token is read even where all of it is there. A belief's blocks are too coarse to say so."""
+    cut_is_use: bool = False
+    """Whether what another prompt has behind the point where this one leaves it counts as used just now (SGLang)."""
     snapshots: Snapshots | None = None
     host: HostTier | None = None
 
