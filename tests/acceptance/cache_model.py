@@ -48,7 +48,7 @@ def _states(**facts: Any) -> Snapshots:
 
 def _no_buffer(*, slots: int, per_path: int | None = None) -> Snapshots:
     """One slot for the live state, which is copied at every forward's end; there are no others to write into."""
-    return _states(slots=slots, per_path=per_path, grid_tokens=1, private=1, forks=False)
+    return _states(slots=slots, per_path=per_path, grid_tokens=1, private=1)
 
 
 _HYBRID_POOL, _SMALL_POOL = 131_072, 12_000

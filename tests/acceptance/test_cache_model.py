@@ -9,14 +9,30 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.cache_model import SEED, SETTINGS, TURNS, Ask, Settings, Turn, compare, keep, summarize
+from tests.acceptance.cache_model import (
+    END,
+    SEED,
+    SETTINGS,
+    START,
+    TURNS,
+    Ask,
+    Settings,
+    Talk,
+    Turn,
+    compare,
+    keep,
+    summarize,
+)
 from tests.acceptance.engines import SGLANG, Engine, Engines, Start
 from tests.evidence import report
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(3_600)]
 
+TITLE = "The cache model beside a real SGLang"
+SAYS = """SAYS"""
+
 _PAGE = Path(report.__file__).parents[2] / "docs" / "evidence" / "cache_model.json"
-_AT_ONCE = 3
+_AT_ONCE, _TOGETHER = 3, 90
 
 
 def started(engines: Engines, settings: Settings) -> Engine:
@@ -74,3 +90,38 @@ def test_the_model_says_what_the_engine_says(engines: Engines, name: str) -> Non
     assert seen.lost >= 20, "pools were short"
     assert seen.exact_ratio >= 0.95
     assert seen.near_ratio >= 0.99
+
+
+@pytest.mark.parametrize("name", ["attention", "no_buffer", "extra_buffer"])
+def test_of_requests_that_come_together_the_model_says_nearly_the_same(engines: Engines, name: str) -> None:
+    """
+    Three conversations at a time. Which of them the engine begins with is chance, and so are the ends of its chunks.
+    """
+    settings = SETTINGS[name]
+    engine = started(engines, settings)
+
+    turns = list(compare(settings, partial(send, engine), turns=_TOGETHER, seed=SEED + 1, at_once=_AT_ONCE))
+
+    note(settings, turns, _AT_ONCE)
+    seen = summarize(turns, settings)
+    assert seen.near_ratio >= 0.9
+
+
+def test_however_a_prompt_is_sent_the_engine_finds_the_same(engines: Engines) -> None:
+    """
+    As a completion, as a chat and as SGLang's own request: one cache, and a character is a token.
+    """
+    engine = started(engines, SETTINGS["attention"])
+    talk = Talk(is_chat=True, messages=[("system", "be brief"), ("user", "x" * 400)])
+    marks = {START: "<|im_start|>", END: "<|im_end|>"}
+    text = "".join(marks.get(character, character) for character in talk.rendered())
+
+    first = engine.ask({"messages": talk.body()[1]["messages"], "max_tokens": 4})["usage"]
+    second = engine.ask({"prompt": text, "max_tokens": 4}, "/v1/completions")["usage"]
+    own = engine.ask({"text": text, "sampling_params": {"max_new_tokens": 4, "temperature": 0}}, "/generate")[
+        "meta_info"
+    ]
+
+    tokens = len(talk.rendered())
+    assert first["prompt_tokens"] == second["prompt_tokens"] == own["prompt_tokens"] == tokens
+    assert second["prompt_tokens_details"]["cached_tokens"] == own["cached_tokens"] == tokens - 1

@@ -72,7 +72,7 @@ def find(cache: EngineCache | SlotCache, text: str) -> int:
 
 def token_by_token() -> EngineCache:
     """SGLang's no_buffer: pages of one token, and no state but the last one of every forward; a letter is a token."""
-    states = Snapshots(slots=100, grid_tokens=1, private=1, forks=False, cap_first=False)
+    states = Snapshots(slots=100, grid_tokens=1, private=1, cap_first=False)
     return EngineCache(CacheSpec(pool_tokens=1_000, page_tokens=1, chunk_tokens=CHUNK, snapshots=states))
 
 

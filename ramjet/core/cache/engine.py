@@ -320,7 +320,7 @@ class EngineCache(PrefixCache):
 
     def _fork(self, hit: Hit, most_tokens: int) -> int | None:
         states = self.spec.snapshots
-        if states is None or not states.forks:
+        if states is None or not states.forks or states.grid_tokens == 1:
             return None
         fork = min(hit.known_tokens, most_tokens) // states.grid_tokens * states.grid_tokens
         return fork if fork > hit.tokens else None

@@ -31,7 +31,8 @@ class Snapshots:
     """Whether the cap drops a snapshot before the new one's slot is taken. The other order may push out a stranger's
     snapshot that the cap would have spared: one slot decides between the seed's 6 of 6 and 5 of 6."""
     forks: bool = True
-    """Whether a prompt that leaves another saves the state at the fork, instead of that forward's own snapshot."""
+    """Whether a prompt that leaves another saves the state at the fork, instead of that forward's own snapshot; with a
+    grid of 1 nobody does."""
     tail_with_kv: bool = True
     """Whether a leaf that loses its snapshot goes with its KV (SGLang). The token pool then looks emptier than where KV
     outlives its last snapshot."""
