@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.seed.replica import Replica, prompt, sessions
@@ -56,7 +58,7 @@ def test_a_prompt_that_reused_49_152_tokens_reuses_nothing_after_the_long_one(*,
     ("habits", "full", "still_there"),
     [({}, 0.626, 0), ({"tail_with_kv": False}, 0.724, 49_152), ({"chain_with_kv": False}, 0.712, 43_008)],
 )
-def test_that_happens_in_a_pool_with_room_for_both(habits: dict[str, bool], full: float, still_there: int) -> None:
+def test_that_happens_in_a_pool_with_room_for_both(habits: dict[str, Any], full: float, still_there: int) -> None:
     """
     "Both prompts together filled only 72% of the replica's 500,000-token cache."
 
