@@ -129,6 +129,7 @@ async def running(
         seed=seed,
         picture=picture,
     )
+    stats.on_ranks = control.ranked
     async with contextlib.AsyncExitStack() as stack:
         if kept is not None:
             # The first to be there and the last to go: all records are in it.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.admission import Terms
-from ramjet.core.fleet import Fleet, Replica, Thresholds
+from ramjet.core.fleet import Fleet, Replica, Thresholds, rank_name
 from ramjet.core.policies import (
     BalanceCost,
     CrowdingCost,
@@ -62,13 +62,27 @@ def fleet_of(settings: Settings) -> Fleet:
     """The replicas that the configuration names."""
     fleet = Fleet()
     for each in settings.replicas:
-        fleet.add(replica_of(each, settings))
+        for replica in replicas_of(each, settings):
+            fleet.add(replica)
     return fleet
 
 
-def replica_of(each: ReplicaSettings, settings: Settings) -> Replica:
-    """One replica, believed up until shown otherwise."""
-    return Replica(each.name, each.url, configured=pools_of(each), thresholds=thresholds_of(settings))
+def replicas_of(each: ReplicaSettings, settings: Settings, reported_ranks: int | None = None) -> list[Replica]:
+    """One replica, or its ranks, believed up until shown otherwise.
+
+    Args:
+        each: what the configuration says of it.
+        settings: the configuration.
+        reported_ranks: how many ranks it says it has, which counts where the configuration says nothing.
+    """
+    ranks = each.ranks or reported_ranks or 1
+    pools, thresholds = pools_of(each), thresholds_of(settings)
+    if ranks == 1:
+        return [Replica(each.name, each.url, configured=pools, thresholds=thresholds)]
+    return [
+        Replica(rank_name(each.name, rank), each.url, rank, configured=pools, thresholds=thresholds)
+        for rank in range(ranks)
+    ]
 
 
 def pools_of(each: ReplicaSettings) -> Pools:

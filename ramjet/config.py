@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,10 +27,11 @@ from pydantic_settings import (
 
 from ramjet.config_faults import ConfigError, Source, explain
 from ramjet.config_file import read_yaml
+from ramjet.core.fleet import whole_name
 
 __all__ = [
-    "ENV_PREFIX", "ConfigError", "ReplicaSettings", "Settings", "descriptions", "dump", "keys", "load", "replica_url",
-    "unknown_variables",
+    "ENV_PREFIX", "MOST_RANKS", "ConfigError", "ReplicaSettings", "Settings", "descriptions", "dump", "keys", "load",
+    "rank_clash", "replica_url", "unknown_variables",
 ]  # fmt: skip
 
 ENV_PREFIX = "RAMJET_"
@@ -76,9 +77,22 @@ def _kv_endpoint(value: str) -> str:
     return value
 
 
+def rank_clash(names: Iterable[str]) -> str | None:
+    """What is wrong with replicas of these names: one is called as a rank of another is, or would be; None for nothing."""
+    known = set(names)
+    for name in sorted(known):
+        whole = whole_name(name)
+        if whole != name and whole in known:
+            return f"the name {name} is that of a rank of {whole}; name one of the two otherwise"
+    return None
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+
+MOST_RANKS = 256
+"""Of one replica; an engine that says more is not believed."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -94,8 +108,11 @@ class ReplicaSettings(_Part):
     engine: Literal["auto", "sglang", "vllm", "llamacpp", "openai"] = Field(
         default="auto", description="what it runs: sglang, vllm, llamacpp, openai for any other; auto = found out"
     )
+    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS)] | None = Field(
+        default=None, description="data-parallel ranks, each with a cache of its own; null = as the engine says, else 1"
+    )
     pool_tokens: Annotated[int, Field(gt=0)] | None = Field(
-        default=None, description="tokens its KV cache holds; null = as the engine says"
+        default=None, description="tokens its KV cache holds, or one rank's; null = as the engine says"
     )
     page_tokens: Annotated[int, Field(gt=0)] | None = Field(
         default=None,
@@ -387,6 +404,9 @@ class Settings(BaseSettings):
             twice = [value for value, times in Counter(values).items() if times > 1]
             if twice:
                 raise ValueError(f"replicas: the {what} {twice[0]} is given twice; each replica needs its own")
+        clash = rank_clash(replica.name for replica in self.replicas)
+        if clash is not None:
+            raise ValueError(f"replicas: {clash}")
         rule = self.routing.long_prompt
         known = [replica.name for replica in self.replicas]
         for name in rule.replicas if self.replicas else ():

@@ -11,17 +11,8 @@ import structlog
 from pydantic import ValidationError
 
 from ramjet.admin.server import is_loopback
-from ramjet.build import (
-    options_of,
-    policy_of,
-    polling_of,
-    pools_of,
-    probing_of,
-    publishers_of,
-    replica_of,
-    thresholds_of,
-)
-from ramjet.config import ReplicaSettings, Settings
+from ramjet.build import options_of, policy_of, polling_of, probing_of, publishers_of, replicas_of
+from ramjet.config import MOST_RANKS, ReplicaSettings, Settings, rank_clash
 from ramjet.core.fleet import Replica
 from ramjet.core.prompt import endpoint_of
 from ramjet.core.router import Router
@@ -76,6 +67,8 @@ class Control:
         # Where it listens does not change with a reload, whatever the new file says.
         self._on_loopback = is_loopback(settings.admin)
         self._replicas = {each.name: each for each in settings.replicas}
+        self._reported_ranks: dict[str, int] = {}
+        """How many ranks there are, by URL, as the engines there say."""
 
     # -- another configuration --------------------------------------------------------------------------------------
 
@@ -87,22 +80,16 @@ class Control:
         """
         old, self.settings = self.settings, settings
         wanted = {each.name: each for each in settings.replicas}
-        names = {each.url: each.name for each in settings.replicas}
+        urls = {each.url for each in settings.replicas}
         listed = {each.name for each in old.replicas}
-        for name, each in list(self._replicas.items()):
-            is_gone = name in listed and name not in wanted
-            if is_gone or names.get(each.url, name) != name or (name in wanted and wanted[name].url != each.url):
-                self._remove(name)
-        for name, each in wanted.items():
-            if name not in self._replicas:
-                self._add(each)
-            else:
-                self._replicas[name] = each
-                self._router.resize(name, configured=pools_of(each))
+
+        def stays(each: ReplicaSettings) -> bool:
+            by_hand = each.name not in listed and each.url not in urls and not rank_clash([*wanted, each.name])
+            return each.name in wanted or by_hand
+
+        self._replicas = {name: each for name, each in self._replicas.items() if stays(each)} | wanted
         self._router.change_policy(policy_of(settings))
-        for replica in self._router.fleet:
-            replica.thresholds = thresholds_of(settings)
-        self._refresh()
+        self._arrange()
         return [key for key in ONLY_AT_START if _value(self._started_with, key) != _value(settings, key)]
 
     # -- the replicas -----------------------------------------------------------------------------------------------
@@ -123,46 +110,68 @@ class Control:
             raise ValueError(f"a replica is already named {each.name}; remove it first, or choose another name")
         if any(other.url == each.url for other in self._replicas.values()):
             raise ValueError(f"a replica already has the url {each.url}")
-        self._add(each)
-        self._refresh()
+        if (clash := rank_clash([*self._replicas, each.name])) is not None:
+            raise ValueError(clash)
+        self._replicas[each.name] = each
+        self._arrange()
         log.info("replica_added", replica=each.name, url=each.url)
 
     def remove(self, name: str) -> None:
-        """Let a replica go; what runs there ends there.
+        """Let a replica go, with all of its ranks; what runs there ends there.
 
         Raises:
             KeyError: there is no such replica.
+            ValueError: it is one of several ranks.
         """
-        self._find(name)
-        self._remove(name)
-        self._refresh()
+        whole = self._find(name)[0].whole
+        if name != whole:
+            raise ValueError(f"{name} is a rank of {whole}; remove {whole}, or drain {name}")
+        del self._replicas[name]
+        self._arrange()
         log.info("replica_removed", replica=name)
 
     def drain(self, name: str) -> None:
-        """Send a replica nothing new.
+        """Send a replica, or a rank, nothing new.
 
         Raises:
             KeyError: there is no such replica.
         """
-        self._find(name).draining = True
+        for each in self._find(name):
+            each.draining = True
         log.info("replica_draining", replica=name)
 
     def enable(self, name: str) -> None:
-        """Send a replica requests again.
+        """Send a replica, or a rank, requests again.
 
         Raises:
             KeyError: there is no such replica.
         """
-        self._find(name).draining = False
+        for each in self._find(name):
+            each.draining = False
         log.info("replica_enabled", replica=name)
 
+    def ranked(self, url: str, ranks: int) -> None:
+        """An engine says how many ranks it has: each is a replica from now on, unless the configuration knows better."""
+        each = next((each for each in self._replicas.values() if each.url == url), None)
+        if each is None or self._reported_ranks.get(url) == ranks or not 1 <= ranks <= MOST_RANKS:
+            return
+        self._reported_ranks[url] = ranks
+        before = list(self._router.fleet)
+        self._arrange()
+        if list(self._router.fleet) != before:
+            log.info("replica_ranks", replica=each.name, ranks=ranks)
+        if each.ranks not in {None, ranks}:
+            log.warning("replica_ranks_differ", replica=each.name, configured=each.ranks, reported=ranks,
+                        remedy="leave out ranks, or give as many as the engine has")  # fmt: skip
+
     def replicas(self) -> list[dict[str, Any]]:
-        """The replicas and their state."""
+        """The replicas and their state, each rank by itself."""
         now = time.monotonic()
         return [
             {
                 "name": each.name,
                 "url": each.url,
+                "rank": each.rank,
                 "state": each.state.value,
                 "draining": each.draining,
                 "in_flight": each.in_flight,
@@ -239,23 +248,41 @@ class Control:
         feed = self._router.feeds.get(name)
         return None if feed is None else feed.doubt or "up"
 
-    def _find(self, name: str) -> Replica:
-        return self._router.fleet[name]
+    def _find(self, name: str) -> list[Replica]:
+        found = self._router.fleet.named(name)
+        if not found:
+            raise KeyError(name)
+        return found
 
-    def _add(self, each: ReplicaSettings) -> None:
-        replica = replica_of(each, self.settings)
-        self._replicas[each.name] = each
-        self._router.add(replica)
-        self._metrics.add(replica.name)
+    def _arrange(self) -> None:
+        """Make the fleet what the replicas and their ranks are now; who stays keeps what is believed of it."""
+        fleet, replicas = self._router.fleet, list(self._replicas.values())
+        self._reported_ranks = {each.url: ranks for each in replicas if (ranks := self._reported_ranks.get(each.url))}
+        wanted = {
+            replica.name: replica
+            for each in replicas
+            for replica in replicas_of(each, self.settings, self._reported_ranks.get(each.url))
+        }
+        known = {(replica.whole, replica.url): replica for replica in fleet}
+        for replica in list(fleet):
+            other = wanted.get(replica.name)
+            if other is None or other.identity != replica.identity:
+                self._router.remove(replica.name)
+                self._metrics.remove(replica.name)
+        for name, replica in wanted.items():
+            if name in fleet.replicas:
+                fleet[name].thresholds = replica.thresholds
+                self._router.resize(name, configured=replica.configured)
+                continue
+            if (same := known.get((replica.whole, replica.url))) is not None:
+                replica.take_over(same)
+            self._router.add(replica)
+            self._metrics.add(name)
+        fleet.arrange(list(wanted))
+        self._refresh(replicas)
 
-    def _remove(self, name: str) -> None:
-        del self._replicas[name]
-        self._router.remove(name)
-        self._metrics.remove(name)
-
-    def _refresh(self) -> None:
+    def _refresh(self, replicas: list[ReplicaSettings]) -> None:
         """Tell the edges which replicas there are, with which keys."""
-        replicas = list(self._replicas.values())
         self._handler.door.options = options_of(self.settings, replicas, self._seed)
         self._upstream.connect_s = self.settings.limits.connect_s
         self._watch.probing = probing_of(self.settings, replicas)

@@ -111,6 +111,7 @@ class Picture:
         return {
             "name": each.name,
             "url": each.url,
+            "rank": each.rank,
             "state": each.state.value,
             "draining": each.draining,
             "error": each.last_error,

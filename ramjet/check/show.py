@@ -74,7 +74,7 @@ def _table(fleet: Sequence[Found], now: float) -> Table:
 
 def _worth_showing(each: Told, seen: Found) -> bool:
     if each.fact == "ranks":
-        return each.value != 1
+        return each.value not in {None, 1}
     return each.value is not None or each.fact in ALWAYS or (each.fact == "snapshots_per_path" and _slotted(seen))
 
 

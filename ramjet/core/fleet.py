@@ -1,9 +1,14 @@
-"""The replicas: facts, health with hysteresis, drain, and the ledger of what is in flight."""
+"""The replicas: facts, health with hysteresis, drain, and the ledger of what is in flight.
+
+An engine with data-parallel ranks has a cache for each of them behind one URL. Each rank is a replica here, with a
+belief, a load and a state of its own; what is found out of the URL is true of all of them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -35,13 +40,28 @@ class State(Enum):
     DOWN = "down"
 
 
+_RANK = re.compile(r"\.[0-9]+\Z")
+
+
+def rank_name(whole: str, rank: int) -> str:
+    """What a rank of a replica is called."""
+    return f"{whole}.{rank}"
+
+
+def whole_name(name: str) -> str:
+    """The replica that a name belongs to, if it is that of a rank. No replica may be called like another's rank."""
+    return _RANK.sub("", name)
+
+
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One model copy behind one URL."""
+    """One model copy behind one URL, or one of several there."""
 
     name: str
     url: str
     """Where it is, without a trailing slash; a base path is kept."""
+    rank: int | None = None
+    """Which of the engine's data-parallel ranks it is, from 0; None where the engine chooses, or has but one."""
     configured: Pools = Pools()
     """How large its cache is, by the configuration..."""
     reported: Pools = Pools()
@@ -68,6 +88,16 @@ class Replica:
     """Seconds of reading of each prompt that was sent there and has not been read, in order."""
     _reading_since: float = 0.0
     """When the first of them became the first."""
+
+    @property
+    def whole(self) -> str:
+        """The name that the configuration has for it and for the other ranks at its URL."""
+        return self.name if self.rank is None else whole_name(self.name)
+
+    @property
+    def identity(self) -> str:
+        """What is the same for every router: where it is."""
+        return self.url if self.rank is None else f"{self.url}#{self.rank}"
 
     @property
     def pools(self) -> Pools:
@@ -114,13 +144,14 @@ class Replica:
         finally:
             self.queue, self._reading_since = queue, since
 
-    def probed(self, now: float, *, error: str | None, refused: bool = False) -> bool:
+    def probed(self, now: float, *, error: str | None, refused: bool = False, delivered_at: float = -math.inf) -> bool:
         """Take in one probe, or one request that failed to connect; True when `state` changed.
 
         Args:
             now: when.
             error: what went wrong; None for a good probe.
             refused: nobody listens there. That is no noise: it counts at once.
+            delivered_at: when another rank at its URL last delivered a byte: what is probed is the same for all.
         """
         was = self.state
         if error is None:
@@ -132,7 +163,7 @@ class Replica:
                 self.state = State.TRIAL
         else:
             self.failures, self.successes = self.failures + 1, 0
-            outvoted = now - self.delivered_at < self.thresholds.delivering_s
+            outvoted = now - max(self.delivered_at, delivered_at) < self.thresholds.delivering_s
             if refused or (self.failures >= self.thresholds.failures and not outvoted):
                 self._down()
         self.last_error = error
@@ -166,6 +197,12 @@ class Replica:
         """Whether it takes requests and does nothing with them."""
         return self.silent_since is not None and now - self.silent_since > self.thresholds.wedged_s
 
+    def take_over(self, other: Replica) -> None:
+        """Be as healthy as a replica at the same URL, as drained, and with the same models."""
+        self.state, self.draining, self.models = other.state, other.draining, other.models
+        self.failures, self.successes, self.last_error = other.failures, other.successes, other.last_error
+        self.delivered_at, self.reported = other.delivered_at, other.reported
+
     def _down(self) -> None:
         self.state = State.DOWN
         self.successes = 0
@@ -195,6 +232,29 @@ class Fleet:
     def remove(self, name: str) -> Replica:
         """Let a replica go; what it still has in flight keeps it until it ends."""
         return self.replicas.pop(name)
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Put the replicas in this order, which has to name them all."""
+        self.replicas = {name: self.replicas[name] for name in names}
+
+    @property
+    def urls(self) -> list[str]:
+        """Where they are, each URL once."""
+        return list(dict.fromkeys(each.url for each in self))
+
+    def at(self, url: str) -> list[Replica]:
+        """The replicas at a URL: one, or its ranks."""
+        return [each for each in self if each.url == url]
+
+    def named(self, name: str) -> list[Replica]:
+        """The replica of this name, or all ranks of the one that has it; nothing where there is no such replica."""
+        return [self.replicas[name]] if name in self.replicas else [each for each in self if each.whole == name]
+
+    def probed(self, url: str, now: float, *, error: str | None, refused: bool = False) -> list[Replica]:
+        """Take in what was found out at a URL, for all that are there; those whose `state` changed."""
+        there = self.at(url)
+        delivered_at = max((each.delivered_at for each in there), default=-math.inf)
+        return [each for each in there if each.probed(now, error=error, refused=refused, delivered_at=delivered_at)]
 
     @property
     def serving(self) -> list[Replica]:

@@ -69,7 +69,9 @@ class Offers:
 
     def able(self, visit: Visit) -> list[Replica]:
         """The replicas that can serve a request and have not been tried."""
-        replicas = [each for each in self.fleet.able if each.name not in visit.tried]
+        replicas = self.fleet.able
+        if visit.tried:
+            replicas = [each for each in replicas if each.name not in visit.tried and each.url not in visit.shunned]
         model = visit.arrival.model
         if model is not None and any(model in each.models for each in replicas):
             replicas = [each for each in replicas if not each.models or model in each.models]
@@ -120,7 +122,7 @@ class Offers:
             # In the order of its fields, which is half as dear as by their names.
             yield Candidate(
                 name,
-                replica.url,
+                replica.identity,
                 matched,
                 own,
                 in_flight,

@@ -16,7 +16,7 @@ STALE_S = 5.0
 
 
 class Load(NamedTuple):
-    """What an engine says it has, its data-parallel ranks together; None is unknown."""
+    """What an engine says it has, or one of its data-parallel ranks; None is unknown."""
 
     requests: int | None = None
     """Running and waiting."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from ramjet.core.admission import Terms
+from ramjet.core.fleet import whole_name
 from ramjet.core.route import Ask, Candidate, Cost, Rule
 
 
@@ -169,11 +170,15 @@ class LongPromptRule:
     name: str = LONG_PROMPT
 
     def refuses(self, ask: Ask, candidates: Sequence[Candidate]) -> dict[str, str]:
-        """The replicas that are not named."""
+        """The replicas that are not named, nor ranks of one that is."""
         if ask.body_bytes < self.least_bytes:
             return {}
         why = f"request of {ask.body_bytes:,} bytes is kept to {', '.join(sorted(self.replicas))}"
-        return {each.replica: why for each in candidates if each.replica not in self.replicas}
+        return {
+            each.replica: why
+            for each in candidates
+            if self.replicas.isdisjoint((each.replica, whole_name(each.replica)))
+        }
 
 
 @dataclass(frozen=True, slots=True)

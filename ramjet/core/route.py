@@ -60,7 +60,7 @@ class Candidate(NamedTuple):
 
     replica: str
     identity: str
-    """What is the same for every router: the replica's URL."""
+    """What is the same for every router: the replica's URL, and its rank."""
     matched_tokens: int = 0
     """Prompt tokens we believe it can reuse; a belief, not a fact."""
     own_tokens: int = 0

@@ -197,10 +197,18 @@ class Router:
             lease.read(now)
             self._freed.add(lease.replica.name)
 
-    def failed(self, visit: Visit, now: float) -> None:
-        """The replica did not serve the request; it may be placed again."""
+    def failed(self, visit: Visit, now: float, *, all_ranks: bool = True) -> None:
+        """The replica did not serve the request; it may be placed again.
+
+        Args:
+            visit: the request.
+            now: the time.
+            all_ranks: it would have been the same with another rank at that URL, so none of them is tried.
+        """
         lease = visit.lease
         if lease is not None:
+            if all_ranks:
+                visit.shunned.add(lease.replica.url)
             lease.release(now)
             self._freed.add(lease.replica.name)
             self._unread(visit, lease)
@@ -252,7 +260,7 @@ class Router:
     def remove(self, name: str) -> None:
         """Let a replica go, with all that was believed of it."""
         self.fleet.remove(name)
-        self.restarted(name)
+        self._forget(name)
         del self.beliefs[name]
         self.feeds.pop(name, None)
 
@@ -282,21 +290,20 @@ class Router:
         for belief in self.beliefs.values():
             belief.version += 1  # what things cost may have changed
 
-    def refused(self, name: str, error: str, now: float) -> bool:
-        """A request found nobody listening at a replica: it is down, and has lost its cache; True if that is news."""
-        if name not in self.fleet.replicas:
-            return False
-        self.restarted(name)
-        return self.fleet[name].probed(now, error=error, refused=True)
+    def probed(self, url: str, now: float, *, error: str | None, refused: bool = False) -> list[Replica]:
+        """Take in what was found out at a URL by a probe, or by a request that failed to connect.
+
+        Returns those that are there whose state changed. Where nobody listens, all of them have lost their caches.
+        """
+        for each in self.fleet.at(url) if refused else ():
+            self._forget(each.name)
+        return self.fleet.probed(url, now, error=error, refused=refused)
 
     def restarted(self, replica: str) -> None:
-        """A replica has lost its cache."""
-        if replica in self.beliefs:  # it may have been removed while its last probe was under way
-            self.beliefs[replica].restarted()
-        if replica in self.fleet.replicas:
-            self.fleet[replica].others.forget()
-        # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
-        self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
+        """A replica has lost its cache, and so have all ranks at its URL: they are one engine."""
+        if replica in self.fleet.replicas:  # it may have been removed meanwhile
+            for each in self.fleet.at(self.fleet[replica].url):
+                self._forget(each.name)
 
     def heard(
         self, replica: str, number: int | None, events: Sequence[Event] | None, now: float, *, source: Source = "live"
@@ -326,6 +333,14 @@ class Router:
         return self.conversations.cost_bytes + sum(belief.cache.cost_bytes for belief in self.beliefs.values())
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _forget(self, replica: str) -> None:
+        """What a replica held is gone."""
+        self.beliefs[replica].restarted()
+        if replica in self.fleet.replicas:
+            self.fleet[replica].others.forget()
+        # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
+        self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
 
     def _recognise(self, arrival: Arrival, now: float) -> tuple[Visit, Sighting | None]:
         """A request as it will be, but for its turn, and what is known of its prompt; None without one. Changes nothing."""

@@ -1,4 +1,4 @@
-"""Ask for usage on a stream by splicing a few bytes into the body; nothing else of it changes.
+"""Splice a few bytes into a body: a request for usage, or the rank that is to read it; nothing else of it changes.
 
 Without `stream_options.include_usage` engines do not say how much of a prompt was cached. The bytes that the client
 sent are kept as they are: parsing and writing a body anew reorders keys and spells numbers otherwise, and the engine's
@@ -15,10 +15,14 @@ import msgspec
 from ramjet.core.prompt import Prompt
 
 ENDPOINTS_WITH_STREAM_OPTIONS = frozenset({"chat", "completions"})
+ENDPOINTS_WITHOUT_RANK_HEADER = frozenset({"generate"})
+"""Where SGLang (0.5.23) reads the rank in the body and not in a header."""
 
 _KEY = re.compile(rb'"stream_options"\s*:\s*')
 _MOST_PLACES = 4
 _ASKED = b'"stream_options":{"include_usage":true}'
+_RANKS = b'"routed_dp_rank"', b'"data_parallel_rank"'
+"""SGLang's fields for it, the second one's name being the older. Inside of a text their quotes would be escaped."""
 
 
 class _StreamOptions(msgspec.Struct):
@@ -35,14 +39,34 @@ def ask_for_usage(body: bytes, prompt: Prompt, endpoint: str) -> bytes | None:
         return None
     options = prompt.stream_options
     if options is msgspec.UNSET:
-        brace = body.index(b"{") + 1
-        return b"".join((body[:brace], _ASKED, b",", body[brace:]))
+        return _first(body, _ASKED)
     if options is None:
         return _replace(body, b"null", b'{"include_usage":true}', {"include_usage": True})
     if not isinstance(options, dict) or "include_usage" in options:
         return None
     asked = b'{"include_usage":true,' if options else b'{"include_usage":true'
     return _replace(body, b"{", asked, {"include_usage": True, **options})
+
+
+def name_rank(body: bytes, rank: int, endpoint: str) -> bytes:
+    """The body with the rank that is to read its prompt, at endpoints where the engine looks for it there.
+
+    A client that names one itself has its way: a field that is given twice is anybody's guess.
+
+    Args:
+        body: a JSON object with at least one field.
+        rank: of the data-parallel ranks, from 0.
+        endpoint: the request's.
+    """
+    if endpoint not in ENDPOINTS_WITHOUT_RANK_HEADER or any(name in body for name in _RANKS):
+        return body
+    return _first(body, b"%s:%d" % (_RANKS[0], rank))
+
+
+def _first(body: bytes, field: bytes) -> bytes:
+    """The body with one more field, before all others."""
+    brace = body.index(b"{") + 1
+    return b"".join((body[:brace], field, b",", body[brace:]))
 
 
 def _replace(body: bytes, old: bytes, new: bytes, wanted: dict[str, Any]) -> bytes | None:

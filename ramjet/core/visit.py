@@ -59,6 +59,9 @@ class Visit:
     shared_tokens: int = 0
     """The part of the prompt that other living conversations have too."""
     tried: list[str] = field(default_factory=list)
+    """Replicas that it was placed at, by name."""
+    shunned: set[str] = field(default_factory=set)
+    """URLs that failed it, whichever rank it was meant for."""
     lease: Lease | None = None
     held_since: float | None = None
     """Since when it waits for room; None while it does not."""

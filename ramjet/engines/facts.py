@@ -46,7 +46,7 @@ class Facts:
     started_at: float | None = None
     """When its process started, in seconds since 1970."""
     pool_tokens: int | None = None
-    """Tokens that its token pool holds, all data-parallel ranks together."""
+    """Tokens that its token pool holds. This and all sizes below are those of one data-parallel rank, as each has its own."""
     page_tokens: int | None = None
     """Reuse is a multiple of this: SGLang's page, vLLM's block."""
     chunk_tokens: int | None = None
@@ -69,8 +69,8 @@ class Facts:
     """Whether usage says how many tokens were cached."""
     caches: bool | None = None
     """Whether it keeps prompts for those that go on from them."""
-    ranks: int = 1
-    """Data-parallel ranks, each with pools of its own."""
+    ranks: int | None = None
+    """Data-parallel ranks, each with pools of its own. Unknown is not 1: a page that fails once must not join them."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where each of the above was read, by its name here: `/server_info max_total_num_tokens`."""
     missing: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Facts:
         )
 
 
-_ABOUT = frozenset(("engine", "ranks", "sources", "missing"))
+_ABOUT = frozenset(("engine", "sources", "missing"))
 """Of the facts, those that are always there."""
 
 
@@ -141,7 +141,7 @@ class Seen:
     loads_at: float = 0.0
 
     def of(self, name: str) -> int | None:
-        """One of the last loads, all ranks together; None where nobody says it."""
+        """One of the last loads, all ranks of the replica together; None where nobody says it."""
         known = [value for each in self.loads if (value := getattr(each, name)) is not None]
         return sum(known) if known else None
 

@@ -40,6 +40,12 @@ _read_number = msgspec.msgpack.Decoder(int | None).decode
 _read_text = msgspec.msgpack.Decoder(str | None).decode
 
 
+def of_rank(endpoint: str, rank: int) -> str:
+    """Where a data-parallel rank publishes: as many ports behind the first one's, with SGLang and with vLLM."""
+    host, _, port = endpoint.rpartition(":")
+    return f"{host}:{int(port) + rank}" if rank else endpoint
+
+
 def decode(message: bytes) -> list[Event] | None:
     """The events of a batch; None where it is none. Events of other kinds than Ramjet knows are left out."""
     try:

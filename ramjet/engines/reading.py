@@ -78,6 +78,12 @@ def total(values: Iterable[int | None]) -> int | None:
     return sum(each or 0 for each in known) if known and None not in known else None
 
 
+def least(values: Iterable[int | None]) -> int | None:
+    """The smallest, where all are known and there is one."""
+    known = list(values)
+    return min(each or 0 for each in known) if known and None not in known else None
+
+
 def models(text: str | None) -> list[Object]:
     """The entries of `/v1/models`."""
     return mappings(mapping(document(text)).get("data"))
@@ -189,10 +195,10 @@ class Told:
         self.page = page
         self.fields = fields
 
-    def size(self, name: str, *, times: int = 1) -> Said:
-        """A number from 1 on; of so many ranks, each of which has as much."""
+    def size(self, name: str, *, sharers: int = 1) -> Said:
+        """A number from 1 on, or the part of it that each of so many ranks has."""
         found = size(self.fields.get(name))
-        return Said(None if found is None else found * times, f"{self.page} {name}")
+        return Said(None if found is None else found // sharers, f"{self.page} {name}")
 
     def flag(self, name: str, *, inverted: bool = False) -> Said:
         """True or false; the other way round where the name is of what is off."""
@@ -204,19 +210,21 @@ class Told:
         return Said(word(self.fields.get(name)), f"{self.page} {name}")
 
 
-def all_of(page: str, objects: Iterable[Object], name: str) -> Said:
-    """A number that several objects of a page name, together."""
-    return Said(total(size(each.get(name)) for each in objects), f"{page} {name}")
+def least_of(page: str, objects: Iterable[Object], name: str) -> Said:
+    """What each of several ranks has of something that a page names: the least, where they differ."""
+    return Said(least(size(each.get(name)) for each in objects), f"{page} {name}")
 
 
-def facts_of(engine: str, published: Iterable[str], found: Mapping[str, Sequence[Said]], *, ranks: int = 1) -> Facts:
+def facts_of(
+    engine: str, published: Iterable[str], found: Mapping[str, Sequence[Said]], *, ranks: int | None = None
+) -> Facts:
     """Facts of what was found.
 
     Args:
         engine: whose.
         published: what that engine says in some version, by the facts' names.
         found: by a fact's name all that is said of it, the best first.
-        ranks: data-parallel ranks.
+        ranks: data-parallel ranks; None is unknown.
     """
     best = {name: next((each for each in told if each.value is not None), None) for name, told in found.items()}
     known = {name: each for name, each in best.items() if each is not None}

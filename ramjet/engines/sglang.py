@@ -12,12 +12,13 @@ from ramjet.engines.reading import (
     Object,
     Said,
     Told,
-    all_of,
     count,
     document,
     exports,
     facts_of,
     flag,
+    least,
+    least_of,
     loads_of,
     mapping,
     mappings,
@@ -75,12 +76,12 @@ def _facts(pages: Pages) -> Facts:
     info, metrics = _info(pages), pages.get(METRICS)
     states, loads = mappings(info.fields.get("internal_states")), _loads_of(pages)
     listed = [Told(MODELS, each) for each in models(pages.get(MODELS))]
-    ranks = size(info.fields.get("dp_size")) or len(states) or len(loads) or 1
+    ranks = size(info.fields.get("dp_size")) or len(states) or len(loads) or None
     # With data-parallel attention the ranks share what was given; else each is an engine with as much.
-    engines = 1 if flag(info.fields.get("enable_dp_attention")) else ranks
+    sharers = ranks or 1 if flag(info.fields.get("enable_dp_attention")) else 1
     slots = [
-        all_of(f"{info.page} internal_states", states, "max_mamba_cache_size"),
-        info.size("max_mamba_cache_size", times=engines),
+        least_of(f"{info.page} internal_states", states, "max_mamba_cache_size"),
+        info.size("max_mamba_cache_size", sharers=sharers),
         Said(_slots(metrics), f"{METRICS} {' + '.join(_SLOTS)}"),
     ]
     hybrid = info.flag("uses_mamba_radix_cache")
@@ -99,18 +100,18 @@ def _facts(pages: Pages) -> Facts:
         "version": [info.word("version"), Told(LOADS, mapping(document(pages.get(LOADS)))).word("version")],
         "model": [info.word("served_model_name"), info.word("model_path"), *(each.word("id") for each in listed)],
         "pool_tokens": [
-            info.size("max_total_num_tokens", times=ranks),
-            all_of(LOADS, loads, "max_total_num_tokens"),
-            Said(total(size(each) for each in _of_ranks(metrics, _POOL).values()), f"{METRICS} {_POOL}"),
+            info.size("max_total_num_tokens"),
+            least_of(LOADS, loads, "max_total_num_tokens"),
+            Said(least(size(each) for each in _of_ranks(metrics, _POOL).values()), f"{METRICS} {_POOL}"),
         ],
         "page_tokens": [info.size("page_size"), Said(_page(metrics), f"{METRICS} {_PAGE}")],
         "chunk_tokens": [chunk],
         "has_snapshots": [hybrid],
         "host_tier": [info.flag("enable_hierarchical_cache")],
         "max_running": [
-            all_of(f"{info.page} internal_states", states, "effective_max_running_requests_per_dp"),
-            all_of(LOADS, loads, "max_running_requests"),
-            info.size("max_running_requests"),
+            least_of(f"{info.page} internal_states", states, "effective_max_running_requests_per_dp"),
+            least_of(LOADS, loads, "max_running_requests"),
+            info.size("max_running_requests", sharers=sharers),
         ],
         "max_prompt_tokens": longest,
         "reports_cached": [info.flag("enable_cache_report")],
@@ -186,9 +187,9 @@ def _page(metrics: str | None) -> int | None:
 
 
 def _slots(metrics: str | None) -> int | None:
-    """Snapshot slots: the sum of those available, evictable and used."""
+    """Snapshot slots of a rank: the sum of those available, evictable and used."""
     parts = [_of_ranks(metrics, name) for name in _SLOTS]
-    return total(total(count(each) for each in part.values()) for part in parts) or None
+    return least(total(count(part.get(rank)) for part in parts) for rank in parts[0]) or None
 
 
 SGLANG = Engine(

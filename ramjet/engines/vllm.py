@@ -10,18 +10,18 @@ from ramjet.engines.facts import Engine, Facts, Loads, Pages
 from ramjet.engines.reading import (
     Said,
     Told,
-    all_of,
     count,
     document,
     exports,
     facts_of,
+    least,
+    least_of,
     loads_of,
     mapping,
     models,
     owners,
     samples,
     size,
-    total,
 )
 
 VERSION, MODELS, METRICS = "/version", "/v1/models", "/metrics"
@@ -57,8 +57,8 @@ def _facts(pages: Pages) -> Facts:
         "model": [said for each in listed for said in (each.word("id"), each.word("root"))],
         "started_at": [Said(started.value if started is not None and started.value else None, f"{METRICS} {_STARTED}")],
         "pool_tokens": [
-            all_of(config.page, configs, "kv_cache_size_tokens"),
-            Said(total(_blocks(each) for each in configs), f"{config.page} num_gpu_blocks * block_size"),
+            least_of(config.page, configs, "kv_cache_size_tokens"),
+            Said(least(_blocks(each) for each in configs), f"{config.page} num_gpu_blocks * block_size"),
         ],
         # Not `mamba_block_size`, which says 16 where reuse is by blocks of 384.
         "page_tokens": [config.size("effective_attention_block_size"), config.size("block_size")],
@@ -67,7 +67,7 @@ def _facts(pages: Pages) -> Facts:
         "max_prompt_tokens": [each.size("max_model_len") for each in listed],
         "caches": [config.flag("enable_prefix_caching")],
     }
-    return facts_of("vllm", _PUBLISHED, found, ranks=max(1, len(configs), len(_loads(pages))))
+    return facts_of("vllm", _PUBLISHED, found, ranks=max(len(configs), len(_loads(pages))) or None)
 
 
 def _loads(pages: Pages) -> tuple[Loads, ...]:

@@ -19,12 +19,13 @@ from multidict import CIMultiDict
 
 from ramjet.core import hints
 from ramjet.core.fingerprint import Fingerprint, fingerprint
+from ramjet.core.fleet import Replica
 from ramjet.core.prompt import Prompt, Unreadable, endpoint_of, read
 from ramjet.core.record import Record
 from ramjet.core.retry import Failure, may_retry
 from ramjet.core.router import Router
 from ramjet.core.slices import body_of, cuts
-from ramjet.core.splice import ask_for_usage
+from ramjet.core.splice import ask_for_usage, name_rank
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
 from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.proxy import errors, headers
@@ -143,8 +144,9 @@ class Handler:
             try:
                 return await self._attempt(exchange, visit, lease)
             except ReplicaFailed as failed:
-                self._blame(lease.replica.name, failed)
-                self._router.failed(visit, time.monotonic())
+                self._blame(lease.replica, failed)
+                # Another rank at the same URL may have room where this one has none, and fails where this one failed.
+                self._router.failed(visit, time.monotonic(), all_ranks=failed.failure is not Failure.BUSY)
                 refusal, message = _REFUSALS[failed.failure], f"replica {lease.replica.name} failed: {failed}"
                 if not may_retry(failed.failure, len(visit.tried)):
                     break
@@ -273,10 +275,14 @@ class Handler:
             ReplicaFailed: before a byte had reached the client; it may be tried elsewhere.
         """
         request, prompt, body, replica = exchange.request, exchange.prompt, exchange.body, lease.replica
-        options, spliced = self._options, None
-        if prompt is not None and body is not None and replica.name in options.ask_usage:
-            spliced = ask_for_usage(body, prompt, exchange.endpoint)
-        head = self._head(request, exchange.request_id, replica.name, plain=prompt is not None)
+        options, asked, sent = self._options, None, body
+        if prompt is not None and body is not None:
+            if replica.whole in options.ask_usage:
+                asked = ask_for_usage(body, prompt, exchange.endpoint)
+            sent = asked or body
+            if replica.rank is not None:
+                sent = name_rank(sent, replica.rank, exchange.endpoint)
+        head = self._head(request, exchange.request_id, replica, plain=prompt is not None)
         limit = asyncio.timeout(options.first_byte_s)
         try:
             async with limit:
@@ -286,13 +292,13 @@ class Handler:
                     replica.url,
                     _path_of(request),
                     head,
-                    (spliced or body) if request.body_exists or body else None,
+                    sent if request.body_exists or sent else None,
                 ) as answer:
                     _check_head(answer)
                     if answer.status in _BUSY:
                         await self._keep_busy(exchange, lease, answer)
-                    exchange.observer = _observer(answer, watch=prompt is not None, hide_usage=spliced is not None)
-                    return await self._relay(exchange, visit, lease, answer, limit, untouched=spliced is None)
+                    exchange.observer = _observer(answer, watch=prompt is not None, hide_usage=asked is not None)
+                    return await self._relay(exchange, visit, lease, answer, limit, untouched=asked is None)
         except TimeoutError:
             if exchange.response is None:
                 silence = f"no byte in limits.first_byte_s = {options.first_byte_s:g} s"
@@ -312,8 +318,10 @@ class Handler:
         request, body, loop = exchange.request, exchange.body or b"", asyncio.get_running_loop()
         while lease.starts:
             name = f"{exchange.request_id}-{lease.slices + 1}"
-            head = self._head(request, name, lease.replica.name, plain=True)
+            head = self._head(request, name, lease.replica, plain=True)
             start = await loop.run_in_executor(self._reader, body_of, body, exchange.endpoint, lease.starts[0].cut)
+            if lease.replica.rank is not None:
+                start = name_rank(start, lease.replica.rank, exchange.endpoint)
             url, path = lease.replica.url, _path_of(request)
             async with self._upstream.send(request.method, url, path, head, start) as answer:
                 _check_head(answer)
@@ -419,8 +427,7 @@ class Handler:
 
     async def _models(self, exchange: Exchange) -> web.StreamResponse:
         replicas = {
-            each.url: self._head(exchange.request, exchange.request_id, each.name, plain=True)
-            for each in self._router.fleet
+            each.url: self._head(exchange.request, exchange.request_id, each, plain=True) for each in self._router.fleet
         }
         exchange.body = b""
         status, body = await merged_models(self._router.fleet, self._upstream, replicas, _MODELS_TIMEOUT_S)
@@ -429,10 +436,16 @@ class Handler:
         await exchange.start(response)
         return await exchange.end()
 
-    def _head(self, request: web.Request, request_id: str, replica: str, *, plain: bool) -> CIMultiDict[str]:
+    def _head(self, request: web.Request, request_id: str, replica: Replica, *, plain: bool) -> CIMultiDict[str]:
         options = self._options
-        key = options.replica_keys.get(replica)
-        return headers.to_replica(request.headers, request_id, plain=plain, key=key, drop_key=bool(options.client_keys))
+        return headers.to_replica(
+            request.headers,
+            request_id,
+            plain=plain,
+            key=options.replica_keys.get(replica.whole),
+            drop_key=bool(options.client_keys),
+            rank=replica.rank,
+        )
 
     def _retry_after_s(self) -> int:
         """When it is worth coming back: when the replica that is done first has read what waits for it."""
@@ -441,14 +454,14 @@ class Handler:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _blame(self, replica: str, failed: ReplicaFailed) -> None:
+    def _blame(self, replica: Replica, failed: ReplicaFailed) -> None:
         """A replica on whose port nobody listens is down at once, and has lost its cache."""
         if failed.failure is Failure.BUSY:
             return
-        log.warning("replica_failed", replica=replica, failure=failed.failure.value, error=str(failed))
-        refused = failed.failure is Failure.REFUSED
-        if refused and self._router.refused(replica, str(failed), time.monotonic()):
-            log.warning("replica_down", replica=replica, error=str(failed))
+        log.warning("replica_failed", replica=replica.name, failure=failed.failure.value, error=str(failed))
+        if failed.failure is Failure.REFUSED:
+            for each in self._router.probed(replica.url, time.monotonic(), error=str(failed), refused=True):
+                log.warning("replica_down", replica=each.name, error=each.last_error)
 
     def _finish(self, exchange: Exchange) -> Record:
         now, request = time.monotonic(), exchange.request

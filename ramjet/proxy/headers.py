@@ -20,12 +20,20 @@ _KEYS = {"authorization", "x-api-key", "api-key"}
 
 REQUEST_ID = "x-request-id"
 PROBE = "x-ramjet-probe"
+RANK = "x-data-parallel-rank"
+"""By which SGLang and vLLM are told which of their data-parallel ranks is meant."""
 
 Headers = CIMultiDict[str] | CIMultiDictProxy[str]
 
 
 def to_replica(
-    headers: Headers, request_id: str, *, plain: bool, key: str | None = None, drop_key: bool = False
+    headers: Headers,
+    request_id: str,
+    *,
+    plain: bool,
+    key: str | None = None,
+    drop_key: bool = False,
+    rank: int | None = None,
 ) -> CIMultiDict[str]:
     """The request's headers as the replica gets them.
 
@@ -35,14 +43,19 @@ def to_replica(
         plain: do not offer compression, because the answer is to be looked into. Clients accept that always.
         key: what the replica asks for; it takes the place of the client's.
         drop_key: the client's key was for Ramjet, and is no replica's business.
+        rank: the data-parallel rank that it is for, whatever the client wants; None leaves it to client and engine.
     """
     dropped = {"host", "content-length", "expect", REQUEST_ID}
     if plain:
         dropped.add("accept-encoding")
     if key is not None or drop_key:
         dropped |= _KEYS
+    if rank is not None:
+        dropped.add(RANK)
     kept = _end_to_end(headers, dropped)
     kept[REQUEST_ID] = request_id
+    if rank is not None:
+        kept[RANK] = str(rank)
     if key is not None:
         kept["authorization"] = f"Bearer {key}"
     return kept

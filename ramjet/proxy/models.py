@@ -39,8 +39,8 @@ async def merged_models(
 
     A model that several replicas serve is listed once, as the first of them in the config describes it.
     """
-    serving = fleet.serving or list(fleet)
-    answers = await asyncio.gather(*(_ask(each.url, upstream, headers[each.url], timeout_s) for each in serving))
+    serving = dict.fromkeys(each.url for each in fleet.serving or fleet)
+    answers = await asyncio.gather(*(_ask(url, upstream, headers[url], timeout_s) for url in serving))
     merged: dict[str, dict[str, Any]] = {}
     for status, body in answers:
         for entry in models_in(body) if status == 200 else ():

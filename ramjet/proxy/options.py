@@ -23,11 +23,11 @@ class Options:
     """Between comments in the streams of those who are held; None for no comments."""
     allow_engine_admin: bool = False
     ask_usage: frozenset[str] = frozenset()
-    """Replicas that may be asked for usage on streams."""
+    """Replicas that may be asked for usage on streams, by the names of the configuration."""
     client_keys: frozenset[str] = frozenset()
     """Keys of which a client must show one; empty for none, and then what clients show is passed on."""
     replica_keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys that replicas ask for, by replica; they take the place of the client's."""
+    """Keys that replicas ask for, by the same; they take the place of the client's."""
     hints: bool = True
     """Whether what clients say of whose a prompt is counts."""
     hint_header: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -47,20 +47,20 @@ class HealthWatch(Loops):
         async with httpx.AsyncClient(limits=limits, trust_env=False) as self._client:
             await super().run()
 
-    async def _watch(self, replica: Replica) -> None:
-        probes, client = 0, self._client
+    async def _watch(self, there: Sequence[Replica]) -> None:
+        whole, url, probes, client = there[0].whole, there[0].url, 0, self._client
         while True:
             probing = self.probing
-            key = probing.keys.get(replica.name)
+            key = probing.keys.get(whole)
             head = {"authorization": f"Bearer {key}"} if key is not None else {}
             if probes % _MODELS_EVERY == 0:
-                await _read_models(replica, client, head, probing.timeout_s)
-            error, refused = await _probe(replica.url + probing.path, client, head, probing.timeout_s)
-            if replica.probed(time.monotonic(), error=error, refused=refused):
-                log.warning(_EVENTS[replica.state], replica=replica.name, error=replica.last_error)
+                models = await _models(url, client, head, probing.timeout_s)
+                for each in there:
+                    each.models = each.models if models is None else models
+            error, refused = await _probe(url + probing.path, client, head, probing.timeout_s)
+            for each in self._router.probed(url, time.monotonic(), error=error, refused=refused):
+                log.warning(_EVENTS[each.state], replica=each.name, error=each.last_error)
                 probes = -1  # it may come back with other models
-            if refused:
-                self._router.restarted(replica.name)
             probes += 1
             await asyncio.sleep(probing.interval_s)
 
@@ -83,12 +83,14 @@ async def _probe(
     return (None if answer.is_success else f"status {answer.status_code}"), False
 
 
-async def _read_models(replica: Replica, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float) -> None:
-    """Learn which models a replica lists; one that does not say is taken to serve any."""
+async def _models(
+    url: str, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float
+) -> frozenset[str] | None:
+    """The models that a replica lists, none where it refuses to; None where it does not say. It is taken to serve any."""
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await client.get(f"{replica.url}/v1/models", headers=head, timeout=timeout_s)
+            answer = await client.get(f"{url}/v1/models", headers=head, timeout=timeout_s)
         names = [entry["id"] for entry in answer.json()["data"]] if answer.is_success else []
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, OSError, TimeoutError, RecursionError):
-        return
-    replica.models = frozenset(name for name in names if isinstance(name, str))
+        return None
+    return frozenset(name for name in names if isinstance(name, str))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ import structlog
 from ramjet.core.feed import Feed, Source
 from ramjet.core.fleet import Replica
 from ramjet.core.router import Router
-from ramjet.engines.kv_events import decode
+from ramjet.engines.kv_events import decode, of_rank
 from ramjet.watch.loops import Loops
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class Publisher:
     replay: str | None = None
     """Where they are sent again; None: nowhere, and what is missed is missed."""
 
+    def of_rank(self, rank: int) -> Publisher:
+        """Where a data-parallel rank publishes its own."""
+        return Publisher(of_rank(self.events, rank), None if self.replay is None else of_rank(self.replay, rank))
+
 
 class KvWatch(Loops):
     """Listens to the replicas that have a publisher; `sync` after the fleet or the publishers have changed."""
@@ -57,13 +61,19 @@ class KvWatch(Loops):
     def __init__(self, router: Router, publishers: Mapping[str, Publisher]) -> None:
         super().__init__(router)
         self.publishers = publishers
-        """By the replicas' names."""
+        """By the names of the configuration."""
 
-    def _about(self, replica: Replica) -> Publisher | None:
-        return self.publishers.get(replica.name)
+    def _places(self) -> Iterable[Sequence[Replica]]:
+        # Each rank publishes what its own cache does.
+        return ([each] for each in self._router.fleet)
 
-    async def _watch(self, replica: Replica) -> None:
-        name, publisher = replica.name, self.publishers.get(replica.name)
+    def _about(self, there: Sequence[Replica]) -> Publisher | None:
+        (replica,) = there
+        publisher = self.publishers.get(replica.whole)
+        return None if publisher is None else publisher.of_rank(replica.rank or 0)
+
+    async def _watch(self, there: Sequence[Replica]) -> None:
+        name, publisher = there[0].name, self._about(there)
         if publisher is None:
             return  # it has lost it in this very moment
         # Loading it takes a tenth of a second or more: not while requests wait.

@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -57,12 +57,14 @@ class StatsWatch(Loops):
         self.polling = polling
         self.seen: dict[str, Seen] = {}
         """What has been heard, by replica."""
+        self.on_ranks: Callable[[str, int], None] | None = None
+        """Told how many data-parallel ranks the engine at a URL says it has, whenever it says so."""
         self._met = 0
 
-    async def _watch(self, replica: Replica) -> None:
+    async def _watch(self, there: Sequence[Replica]) -> None:
         self._met += 1
-        talk = _Talk(self._router, replica)
-        self.seen[replica.name] = talk.seen
+        talk = _Talk(self._router, there, self.on_ranks)
+        self.seen |= talk.seen
         loop = asyncio.get_running_loop()
         place, at = self._met % _TURNS / _TURNS, loop.time()
         try:
@@ -77,19 +79,24 @@ class StatsWatch(Loops):
                 await asyncio.sleep(at - loop.time())
         finally:
             talk.close()
-            if self.seen.get(replica.name) is talk.seen:
-                del self.seen[replica.name]
+            for name, seen in talk.seen.items():
+                if self.seen.get(name) is seen:
+                    del self.seen[name]
 
 
 class _Talk:
-    """With one replica."""
+    """With one engine."""
 
-    def __init__(self, router: Router, replica: Replica) -> None:
-        self.seen = Seen()
+    def __init__(self, router: Router, there: Sequence[Replica], on_ranks: Callable[[str, int], None] | None) -> None:
+        self.seen = {each.name: Seen() for each in there}
+        """What was heard of each replica that it is: one, or its ranks, of which each has the engine's facts."""
         self._router = router
-        self._replica = replica
+        self._there = list(there)
+        self._whole, self._url = there[0].whole, there[0].url
+        self._on_ranks = on_ranks
         self._key: str | None = None
-        self._connection = Connection(replica.url)
+        self._connection = Connection(self._url)
+        self._facts: Facts | None = None
         self._engine: Engine | None = None
         """None: it is to be met."""
         self._given = ""
@@ -115,12 +122,12 @@ class _Talk:
 
     async def ask(self, polling: Polling) -> None:
         """Ask for the page whose turn it is."""
-        name, now = self._replica.name, time.monotonic()
+        name, now = self._whole, time.monotonic()
         key, given = polling.keys.get(name), polling.engines.get(name, "auto")
         if key != self._key:
             self._connection.close()
-            self._key, self._connection = key, Connection(self._replica.url, key)
-        was_down, self._was_down = self._was_down, self._replica.state is State.DOWN
+            self._key, self._connection = key, Connection(self._url, key)
+        was_down, self._was_down = self._was_down, all(each.state is State.DOWN for each in self._there)
         if given != self._given or (was_down and not self._was_down):
             # It may have come back as another.
             self._engine, self._given, self._meets_at = None, given, now
@@ -146,7 +153,7 @@ class _Talk:
 
     async def _meet(self, polling: Polling) -> None:
         """Ask for everything, one page after the other."""
-        self.seen.facts, self.seen.loads = None, ()
+        self._forget()
         engine, pages = ENGINES.get(self._given), dict[str, str]()
         answers = [await self._take(path, pages, polling) for path in (PATHS if engine is None else engine.fact_paths)]
         engine = engine or detect(pages)
@@ -203,45 +210,67 @@ class _Talk:
     def _hear(self, loads: tuple[Loads, ...]) -> None:
         """This is what it is doing now."""
         # It may have been removed, or have restarted, while it was asked.
-        if loads and self._is_here and self._engine is not None:
-            self.seen.loads, self.seen.loads_at = loads, time.monotonic()
-            self._router.loaded(self._replica.name, self.seen.load(), self.seen.loads_at)
+        if not loads or not self._is_here or self._engine is None:
+            return
+        now = time.monotonic()
+        for place, each in enumerate(self._there):
+            mine = loads
+            if each.rank is not None:
+                # By their order, for vLLM's numbers are those of all nodes; who says more or less means other ranks.
+                mine = loads[place : place + 1] if len(loads) == len(self._there) else ()
+            if mine:
+                seen = self.seen[each.name]
+                seen.loads, seen.loads_at = mine, now
+                self._router.loaded(each.name, seen.load(), now)
 
     def _learn(self, facts: Facts) -> None:
         """These are its facts now."""
         if not self._is_here:
             return
-        before, self.seen.facts_at = self.seen.facts, time.monotonic()
+        before, heard_at = self._facts, time.monotonic()
         if before is not None:
             if None not in {before.started_at, facts.started_at} and before.started_at != facts.started_at:
                 self._restarted("it was started anew")
                 return
             # What a page that did not come would have said is still so.
             facts = facts.over(before)
-        self.seen.facts = facts
-        is_news = self._router.resize(self._replica.name, reported=facts.pools)
-        if is_news or before is None:
-            now = self._replica.pools
+        self._facts = facts
+        if facts.ranks is not None and self._on_ranks is not None:
+            self._on_ranks(self._url, facts.ranks)
+            if self._router.fleet.at(self._url) != self._there:
+                return  # Its ranks are others now, and others ask for them.
+        for each in self._there:
+            seen = self.seen[each.name]
+            seen.facts, seen.facts_at = facts, heard_at
+        is_news = [self._router.resize(each.name, reported=facts.pools) for each in self._there]
+        if any(is_news) or before is None:
+            now = self._there[0].pools
             log.info(
-                "replica_pools", replica=self._replica.name, engine=facts.engine, version=facts.version,
+                "replica_pools", replica=self._whole, engine=facts.engine, version=facts.version,
                 model=facts.model, pool_tokens=now.tokens, page_tokens=now.page_tokens, chunk_tokens=now.chunk_tokens,
                 snapshot_slots=now.slots, snapshots_per_path=now.per_path, slots_per_request=now.private,
                 host_tier=now.host, missing=facts.missing,
             )  # fmt: skip
         if facts.reports_cached is False and before is None:
             remedy = "start SGLang with --enable-cache-report"
-            log.warning("replica_reports_nothing", replica=self._replica.name, remedy=remedy)
+            log.warning("replica_reports_nothing", replica=self._whole, remedy=remedy)
 
     def _restarted(self, why: str) -> None:
         """It has lost its cache, and what it is has to be asked anew."""
         self._engine, self._meets_at = None, -math.inf
         self._to_ask.clear()
-        self.seen.facts, self.seen.loads = None, ()
+        self._forget()
         if self._is_here:
-            log.warning("replica_restarted", replica=self._replica.name, why=why)
-            self._router.restarted(self._replica.name)
+            log.warning("replica_restarted", replica=self._whole, why=why)
+            self._router.restarted(self._there[0].name)
+
+    def _forget(self) -> None:
+        """Nothing that was heard is so any more."""
+        self._facts = None
+        for seen in self.seen.values():
+            seen.facts, seen.loads = None, ()
 
     @property
     def _is_here(self) -> bool:
-        """Whether it is still this replica that has this name."""
-        return self._router.fleet.replicas.get(self._replica.name) is self._replica
+        """Whether these are still the replicas at its URL."""
+        return self._router.fleet.at(self._url) == self._there

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ramjet.build import fleet_of, policy_of, replica_of
+from ramjet.build import fleet_of, policy_of, replicas_of
 from ramjet.config import ReplicaSettings
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.prompt import read
@@ -65,7 +65,8 @@ class Routing:
 
     def add(self, name: str) -> None:
         """A replica joins."""
-        self.router.add(replica_of(ReplicaSettings(name=name, url=f"http://{name}.test:1"), self.settings))
+        for replica in replicas_of(ReplicaSettings(name=name, url=f"http://{name}.test:1"), self.settings):
+            self.router.add(replica)
 
 
 def where(visit: Visit) -> str:

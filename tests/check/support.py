@@ -10,6 +10,7 @@ from ramjet.check.findings.values import Finding, Found, Idle, Ours
 from ramjet.engines.facts import Answer, Facts, Loads
 
 FACTS = Facts(
+    ranks=1,
     engine="sglang",
     version="0.5.20",
     model="/models/glm-5.3-flash",

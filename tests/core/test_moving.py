@@ -138,7 +138,7 @@ def test_who_was_driven_out_by_a_failure_comes_home_only_if_that_is_cheaper(lost
     home, other = pair.home()
     fleet, before = pair.player.router.fleet, pair.tokens[MINE]
     if lost:
-        pair.player.router.refused(home, "nobody listens", pair.player.now)
+        pair.player.router.probed(fleet[home].url, pair.player.now, error="nobody listens", refused=True)
     else:
         fleet[home].state = State.DOWN
     assert pair.turn(3_000) == other

@@ -1,4 +1,4 @@
-"""Asking for usage changes a few bytes and nothing else, whatever the body looks like."""
+"""Asking for usage, or naming a rank, changes a few bytes and nothing else, whatever the body looks like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramjet.core.prompt import Unreadable, read
-from ramjet.core.splice import ask_for_usage
+from ramjet.core.splice import ask_for_usage, name_rank
 
 KEY = '"stream_options"'
 ESCAPED_KEY = '"stream\\u005foptions"'
@@ -291,3 +291,60 @@ def test_a_long_body_is_changed_in_one_place() -> None:
     body = json.dumps({"messages": [{"role": "user", "content": text}], "stream": True}, ensure_ascii=False).encode()
 
     assert splice(body) == b'{"stream_options":{"include_usage":true},' + body[1:]
+
+
+# -- the rank ---------------------------------------------------------------------------------------------------------
+
+ANYTHING: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    fields=st.dictionaries(st.text(), ANYTHING),
+    text=st.text(),
+    rank=st.integers(0, 255),
+    padding=st.sampled_from(("", " ", "\n\t ")),
+)
+def test_a_rank_is_one_field_more_and_nothing_else(fields: dict[str, Any], text: str, rank: int, padding: str) -> None:
+    """
+    Whatever else is in the body, its bytes stay as they are.
+    """
+    body = (padding + json.dumps({"text": text, **fields}, ensure_ascii=False) + padding).encode(errors="surrogatepass")
+
+    spliced = name_rank(body, rank, "generate")
+
+    gone, come = changed(body, spliced)
+    assert (gone, len(come)) == (b"", len(spliced) - len(body))
+    assert json.loads(spliced, object_pairs_hook=list) == [
+        ("routed_dp_rank", rank), *json.loads(body, object_pairs_hook=list)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["routed_dp_rank", "data_parallel_rank"])
+def test_a_client_that_names_a_rank_in_its_body_has_its_way(name: str) -> None:
+    """
+    No field is given twice: which of two counts is anybody's guess.
+    """
+    body = json.dumps({"text": "hello", name: 3}).encode()
+
+    assert name_rank(body, 1, "generate") == body
+
+
+def test_a_text_about_ranks_is_no_rank() -> None:
+    """
+    In a text the quotes are escaped.
+    """
+    body = json.dumps({"text": 'say "routed_dp_rank":3'}).encode()
+
+    assert json.loads(name_rank(body, 1, "generate"))["routed_dp_rank"] == 1
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions", "messages", "responses", "other"])
+def test_where_a_header_says_it_the_body_stays_as_it_came(endpoint: str) -> None:
+    """
+    Only SGLang's own endpoint reads no header.
+    """
+    assert name_rank(b'{"prompt":"x"}', 1, endpoint) == b'{"prompt":"x"}'

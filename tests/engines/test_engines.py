@@ -20,45 +20,45 @@ from tests.engines.answers import EVERY, answers
 UNTOLD = Facts(engine="")
 FACTS: dict[str, dict[str, Any]] = {
     "sglang-0.5.20-glm": {
-        "engine": "sglang", "version": "0.5.20", "model": "glm-5.3-flash", "pool_tokens": 499_968, "page_tokens": 64,
+        "engine": "sglang", "ranks": 1, "version": "0.5.20", "model": "glm-5.3-flash", "pool_tokens": 499_968, "page_tokens": 64,
         "chunk_tokens": 6_144, "has_snapshots": True, "snapshot_slots": 28, "snapshots_per_path": 2,
         "slots_per_request": 3, "host_tier": True, "max_running": 5, "max_prompt_tokens": 499_962, "reports_cached": True,
     },
     "sglang-0.4.6": {
-        "engine": "sglang", "version": "0.4.6.post5", "model": "deepseek-v3", "pool_tokens": 1_200_000, "page_tokens": 1,
-        "chunk_tokens": 163_834, "host_tier": False, "max_running": 128, "max_prompt_tokens": 163_834,
+        "engine": "sglang", "version": "0.4.6.post5", "model": "deepseek-v3", "pool_tokens": 600_000, "page_tokens": 1,
+        "chunk_tokens": 163_834, "host_tier": False, "max_running": 64, "max_prompt_tokens": 163_834,
         "reports_cached": False, "ranks": 2, "missing": ("has_snapshots",),
     },
     "vllm-0.8.5": {
-        "engine": "vllm", "model": "llama", "pool_tokens": 16_000, "page_tokens": 16, "has_snapshots": False,
+        "engine": "vllm", "ranks": 1, "model": "llama", "pool_tokens": 16_000, "page_tokens": 16, "has_snapshots": False,
         "states_in_pool": False, "max_prompt_tokens": 8_192, "missing": ("version", "started_at"),
         "caches": True,
     },
     "sglang-0.5.23-llama": {
-        "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
+        "engine": "sglang", "ranks": 1, "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
         "chunk_tokens": 4_096, "has_snapshots": False, "host_tier": False, "max_running": 8, "max_prompt_tokens": 65_530,
         "reports_cached": True,
         "caches": True,
     },
     "sglang-0.5.23-qwen3_next": {
-        "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
+        "engine": "sglang", "ranks": 1, "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
         "chunk_tokens": 256, "has_snapshots": True, "snapshot_slots": 28, "slots_per_request": 1, "grid_tokens": 1,
         "host_tier": False, "max_running": 4, "max_prompt_tokens": 65_530, "reports_cached": True,
         "caches": True,
     },
     "sglang-0.5.23-qwen3_next-extra_buffer": {
-        "engine": "sglang", "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
+        "engine": "sglang", "ranks": 1, "version": "0.5.23", "model": "tiny", "pool_tokens": 131_072, "page_tokens": 1,
         "chunk_tokens": 512, "has_snapshots": True, "snapshot_slots": 40, "slots_per_request": 2, "host_tier": False,
         "max_running": 8, "max_prompt_tokens": 65_530, "reports_cached": True,
         "caches": True,
     },
     "vllm-0.32.0-llama": {
-        "engine": "vllm", "version": "0.32.0", "model": "tiny", "started_at": 1_796_115_860.91, "pool_tokens": 4_194_304,
+        "engine": "vllm", "ranks": 1, "version": "0.32.0", "model": "tiny", "started_at": 1_796_115_860.91, "pool_tokens": 4_194_304,
         "page_tokens": 128, "has_snapshots": False, "states_in_pool": False, "max_prompt_tokens": 65_536,
         "caches": True,
     },
     "vllm-0.32.0-qwen3_next": {
-        "engine": "vllm", "version": "0.32.0", "model": "tiny", "started_at": 1_796_116_043.81, "pool_tokens": 8_088_327,
+        "engine": "vllm", "ranks": 1, "version": "0.32.0", "model": "tiny", "started_at": 1_796_116_043.81, "pool_tokens": 8_088_327,
         "page_tokens": 384, "has_snapshots": False, "states_in_pool": True, "max_prompt_tokens": 65_536,
         "caches": True,
     },
@@ -198,7 +198,7 @@ def test_what_a_running_request_takes_follows_from_the_strategy(
     assert ("slots_per_request" in facts.missing) is (slots is None)
 
 
-@pytest.mark.parametrize(("attention", "slots"), [(True, 40), (False, 80)])
+@pytest.mark.parametrize(("attention", "slots"), [(True, 20), (False, 40)])
 def test_ranks_share_the_slots_with_data_parallel_attention_alone(attention: bool, slots: int) -> None:
     """
     Else each rank is an engine with as many.
@@ -224,7 +224,7 @@ def test_what_ranks_say_of_themselves_goes_before_what_was_given() -> None:
         "internal_states": [{"max_mamba_cache_size": 28}, {"max_mamba_cache_size": 28}],
     }
 
-    assert ENGINES["sglang"].facts({"/server_info": json.dumps(info)}).snapshot_slots == 56
+    assert ENGINES["sglang"].facts({"/server_info": json.dumps(info)}).snapshot_slots == 28
 
 
 @pytest.mark.parametrize("pages", [{}, {"/v1/models": "{}"}, {"/metrics": "# nothing\n"}])

@@ -200,10 +200,11 @@ class World:
             self._unseen.add(index)
             return
         self._unseen.discard(index)
-        self.router.refused(str(index), "connection refused", self.now)
+        replica = self.router.fleet[str(index)]
+        self.router.probed(replica.url, self.now, error="connection refused", refused=True)
         for _ in range(2):
-            self.router.fleet[str(index)].probed(self.now, error=None)
-        self.router.fleet[str(index)].delivered(self.now)
+            replica.probed(self.now, error=None)
+        replica.delivered(self.now)
 
     def drain(self, index: int | None) -> None:
         """Only this one gets no new requests; None: all do."""

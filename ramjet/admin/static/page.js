@@ -70,7 +70,7 @@ function updateReplica(element, each) {
   const status = each.draining ? "draining" : each.state;
   set(head.firstChild.lastChild, { "data-state": status });
   say(head.firstChild.lastChild, status);
-  say(head.children[1], each.url);
+  say(head.children[1], each.rank === null ? each.url : `${each.url}, rank ${each.rank}`);
   say(head.children[2], each.error || "");
   say(facts.children[0].lastChild, count(each.in_flight));
   say(facts.children[1].lastChild, seconds(each.queue_s));

@@ -119,7 +119,7 @@ def _differ(group: Sequence[Found], fact: str) -> Iterator[Finding]:
 def _is_pool(seen: Found) -> bool:
     """Whether the longest prompt is what the pool has room for."""
     told = None if seen.facts is None else seen.facts.max_prompt_tokens
-    pool = seen.rank.tokens
+    pool = seen.pools.tokens
     return told is not None and pool is not None and told >= (1 - NEARLY) * pool
 
 

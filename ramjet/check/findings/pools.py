@@ -29,7 +29,7 @@ def pools(seen: Found, ours: Ours, *, peers: int) -> Iterator[Finding]:
 
 def _snapshots(seen: Found) -> Iterator[Finding]:
     """What one long prompt does to everybody's snapshots."""
-    own, longest = seen.rank, seen.longest_tokens
+    own, longest = seen.pools, seen.longest_tokens
     if own.slots is None or longest is None:
         return
     left, written, kept = own.slots - own.held, own.snapshots_of(longest), own.kept_of(longest)
@@ -59,11 +59,11 @@ def _snapshots(seen: Found) -> Iterator[Finding]:
 
 def _room(seen: Found) -> Iterator[Finding]:
     """How many conversations stay beside the requests that run."""
-    own = seen.rank
+    own = seen.pools
     if own.slots is None:
         return
     told = None if seen.facts is None else seen.facts.max_running
-    running = min(own.slots // own.held, own.slots if told is None else -(-told // seen.ranks))
+    running = min(own.slots // own.held, own.slots if told is None else told)
     left, each = max(0, own.slots - running * own.held), max(1, own.kept_of(TYPICAL_TOKENS))
     fit = left // each
     yield Finding(
@@ -86,23 +86,23 @@ def _flags(seen: Found) -> tuple[str, ...]:
 def _too_small(seen: Found) -> Iterator[Finding]:
     """A pool that has no room for what the engine says that it takes."""
     allowed = None if seen.facts is None else seen.facts.max_prompt_tokens
-    if allowed is None or seen.rank.tokens is None or allowed <= seen.rank.tokens:
+    if allowed is None or seen.pools.tokens is None or allowed <= seen.pools.tokens:
         return
     assert seen.facts is not None
     shorter = advice.flag(seen.facts.engine, "max_prompt_tokens")
     yield Finding(
         id="pool_too_small",
         severity="warning",
-        text=f"It takes prompts of up to {allowed:,} tokens, and its pool holds {seen.rank.tokens:,}: a longer one is refused "
+        text=f"It takes prompts of up to {allowed:,} tokens, and its pool holds {seen.pools.tokens:,}: a longer one is refused "
         "late or pushes out everybody, and is not reused.",
-        figures={"max_prompt_tokens": allowed, "pool_tokens": seen.rank.tokens},
+        figures={"max_prompt_tokens": allowed, "pool_tokens": seen.pools.tokens},
         remedy=f"{f'lower {shorter}, or ' if shorter else ''}make room: {', '.join(advice.for_tokens(seen.facts))}",
     )
 
 
 def _long(seen: Found, ours: Ours, peers: int) -> Iterator[Finding]:
     """Long conversations that fit one pool only one at a time."""
-    longest, pool = seen.longest_tokens, seen.rank.tokens
+    longest, pool = seen.longest_tokens, seen.pools.tokens
     if longest is None or pool is None or 2 * longest <= pool:
         return
     half, spread = pool // 2, ours.spread_long and peers > 0

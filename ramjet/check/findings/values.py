@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ramjet.core.pools import Pools
@@ -123,7 +123,7 @@ class Found:
 
     @property
     def pools(self) -> Pools:
-        """How large its cache is, as Ramjet takes it."""
+        """How large its cache is, or that of one of its data-parallel ranks, as Ramjet takes it."""
         if self.facts is None:
             return self.configured
         return self.configured.over(self.facts.pools)
@@ -138,22 +138,10 @@ class Found:
         return self.reuse.cached_tokens is not None
 
     @property
-    def ranks(self) -> int:
-        """Its data-parallel ranks."""
-        return 1 if self.facts is None else max(1, self.facts.ranks)
-
-    @property
-    def rank(self) -> Pools:
-        """What one conversation has room in: a data-parallel rank shares its pools with no other."""
-        own, ranks = self.pools, self.ranks
-        tokens = None if own.tokens is None else own.tokens // ranks
-        return replace(own, tokens=tokens, slots=None if own.slots is None else max(1, own.slots // ranks))
-
-    @property
     def longest_tokens(self) -> int | None:
         """The longest prompt that it takes and has room for."""
         told = None if self.facts is None else self.facts.max_prompt_tokens
-        return min((each for each in (told, self.rank.tokens) if each is not None), default=None)
+        return min((each for each in (told, self.pools.tokens) if each is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
