@@ -46,7 +46,8 @@ def sizes(profile: Profile) -> str:
         if cache.host is not None:
             said.append(f"on the host {_host(cache.host)}")
     chunk, page = f"chunks of {cache.chunk_tokens:,}", f"pages of {cache.page_tokens}"
-    return ", ".join([*said, chunk, page, f"{profile.max_running} requests at a time"])
+    ranks = [] if profile.ranks == 1 else [f"each of {profile.ranks} ranks"]
+    return ", ".join([*said, chunk, page, f"{profile.max_running} requests at a time", *ranks])
 
 
 def _host(tier: HostTier) -> str:
@@ -82,6 +83,7 @@ def _size(name: str, says: str) -> Callable[[_Command], _Command]:
 @_size("--slots", "Snapshots; for llama.cpp, sequences.")
 @_size("--pool-tokens", "What its cache holds.")
 @_size("--chunk-tokens", "What it reads at a time.")
+@click.option("--ranks", type=click.IntRange(1, 256), metavar="N", help="Data-parallel ranks, each as large.  [1]")
 @click.option("--kv-events", metavar="URL", help="Publish what the cache stores and lets go, at tcp://HOST:PORT.")
 @click.option("--kv-events-replay", metavar="URL", help="Publish it there once more on demand.")
 @click.option(

@@ -8,28 +8,33 @@ import json
 import socket
 import struct
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from aiohttp import web
 
 from ramjet.core.cache import Blocks
 from ramjet.core.chains import Cleared, Event
+from ramjet.engines.kv_events import of_rank
 from ramjet.replica.dialects import DIALECTS, Ask, Dialect, Reply
 from ramjet.replica.driver import Driver, Run
 from ramjet.replica.faults import ErrorEvent, Faults, OfRequest, ResetMidStream, Status, Wedge
 from ramjet.replica.kv_events import publishing
-from ramjet.replica.report import REPORTS, Report
+from ramjet.replica.report import REPORTS, Report, metrics
 from ramjet.sim.engine import Batch, Engine, Job
 from ramjet.sim.profile import Profile
 from ramjet.sim.tokens import Prompt, write_answer
 
 BODY_LIMIT_BYTES = 64 * 2**20
 """Room for a prompt of 500,000 tokens with images beside it."""
+
+RANK = "x-data-parallel-rank"
+"""By which a client names the rank that is to serve a request."""
 
 # aiohttp takes 0 for "no limit". Requests that still run at shutdown are cancelled after this, not finished.
 _SHUTDOWN_S = 0.05
@@ -46,6 +51,14 @@ class _Refused(Exception):
         self.headers: dict[str, str] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A data-parallel rank: a model copy with a cache of its own."""
+
+    report: Report
+    driver: Driver
+
+
 class Replica:
     """One simulated replica; `running_replica` starts and stops it."""
 
@@ -57,7 +70,7 @@ class Replica:
         log: Callable[[str], None] | None,
         *,
         whole_runs: bool = False,
-        on_blocks: Callable[[Event], None] | None = None,
+        on_blocks: Sequence[Callable[[Event], None]] = (),
     ) -> None:
         self.profile = profile
         self.speed = speed
@@ -74,24 +87,40 @@ class Replica:
         self._boot()
 
     def _boot(self) -> None:
-        """A new engine with nothing in it."""
-        self._report: Report = REPORTS[self.profile.engine](self.profile, self.speed)
-        engine = Engine(self.profile, on_batch=self._batch, on_blocks=self._on_blocks, whole_runs=self._whole_runs)
-        self._driver = Driver(engine, self.speed * self._faults.pace(self.age_s))
-        for line in self._report.boot():
-            self._write(line)
-        if self._on_blocks is not None:
-            self._on_blocks(Cleared())  # as SGLang does when it starts
+        """A new engine with nothing in it, in each of its ranks."""
+        self._ranks = [self._new_rank(rank) for rank in range(self.profile.ranks)]
+        self._turns = cycle(range(self.profile.ranks))
+        for each in self._ranks:
+            for line in each.report.boot():
+                self._write(each.report, line)
+        for tell in self._on_blocks:
+            tell(Cleared())  # as SGLang does when it starts
+
+    def _new_rank(self, rank: int) -> _Rank:
+        report = REPORTS[self.profile.engine](self.profile, self.speed, rank)
+        tell = self._on_blocks[rank] if self._on_blocks else None
+        engine = Engine(self.profile, on_batch=partial(self._batch, rank), on_blocks=tell, whole_runs=self._whole_runs)
+        return _Rank(report, Driver(engine, self.speed * self._faults.pace(self.age_s)))
+
+    @property
+    def engines(self) -> list[Engine]:
+        """What it simulates, rank by rank; others after a restart."""
+        return [each.driver.engine for each in self._ranks]
 
     @property
     def engine(self) -> Engine:
-        """What it simulates; another one after a restart."""
-        return self._driver.engine
+        """The first of them."""
+        return self.engines[0]
 
     @property
     def in_flight(self) -> int:
         """Requests inside, waiting or running. Those whose client has left are until the forward they are in ends."""
-        return self.engine.running + self.engine.waiting
+        return sum(each.running + each.waiting for each in self.engines)
+
+    @property
+    def _report(self) -> Report:
+        """Of what is the same for all ranks."""
+        return self._ranks[0].report
 
     @property
     def age_s(self) -> float:
@@ -127,16 +156,34 @@ class Replica:
             if isinstance(fault, Wedge):
                 await asyncio.get_running_loop().create_future()
             ask = _understood(dialect, raw)
+            rank = self._rank(dialect, ask, request.headers.get(RANK))
             job, reply = self._job(ask)
         except _Refused as refused:
             body = dialect.error(str(refused), refused.status, self.profile.engine)
             if "code" in body.get("error", {}):
                 body["error"] |= refused.more
             return web.json_response(body, status=refused.status, headers=refused.headers)
-        with self._driver.running(job) as run:
+        with self._ranks[rank].driver.running(job) as run:
             answer = _Answer(request, dialect, run, reply, fault)
             await (answer.stream() if ask.stream else answer.whole())
         return await answer.end()
+
+    def _rank(self, dialect: Dialect, ask: Ask, header: str | None) -> int:
+        """The rank that is to serve a request: the one that is named, else each in its turn."""
+        ranks, is_sglang = len(self._ranks), self.profile.engine == "sglang"
+        named = ask.rank if is_sglang else None
+        if header is not None and dialect.reads_rank_header:
+            try:
+                named = int(header)
+            except ValueError:
+                if is_sglang:
+                    message = f"Invalid X-Data-Parallel-Rank header: must be an integer, got '{header}'"
+                    raise _Refused(400, message) from None
+        if named is None or (ranks == 1 and named == 0):
+            return next(self._turns)
+        if not 0 <= named < ranks:
+            raise _Refused(400, f"routed_dp_rank={named} out of range [0, {ranks})")
+        return named
 
     def _job(self, ask: Ask) -> tuple[Job, Reply]:
         """The request as the engine sees it, and the answer that it will get."""
@@ -176,29 +223,33 @@ class Replica:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         kind = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(text=self._report.metrics(self.engine), headers=kind)
+        return web.Response(text=metrics([(each.report, each.driver.engine) for each in self._ranks]), headers=kind)
 
     async def _page(self, request: web.Request) -> web.Response:
-        return web.json_response(self._report.pages[request.path](self.engine))
+        pages = [each.report.pages[request.path](each.driver.engine) for each in self._ranks]
+        return web.json_response(self._report.joined(pages))
 
     async def _flush(self, _request: web.Request) -> web.Response:
         # SGLang too refuses while requests run or wait: they use what would be thrown away.
-        if not self._driver.flush():
+        flushed = [each.driver.flush() for each in self._ranks]
+        if not all(flushed):
             return web.Response(status=400, text=f"Cache not flushed: {self.in_flight} requests in flight.\n")
         return web.Response(text="Cache flushed.\n")
 
-    def _batch(self, batch: Batch) -> None:
-        line = self._report.line(batch, self.engine)
+    def _batch(self, rank: int, batch: Batch) -> None:
+        report, driver = self._ranks[rank].report, self._ranks[rank].driver
+        line = report.line(batch, driver.engine)
         if line is not None:
-            self._write(line)
+            self._write(report, line)
 
-    def _write(self, line: str) -> None:
+    def _write(self, report: Report, line: str) -> None:
         if self._log is not None:
-            self._log(datetime.now(UTC).strftime(self._report.stamp) + line)
+            self._log(datetime.now(UTC).strftime(report.stamp) + line)
 
     def stop(self) -> None:
         """Nothing moves in it any more."""
-        self._driver.stop()
+        for each in self._ranks:
+            each.driver.stop()
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -218,7 +269,8 @@ class Replica:
         pace = self._faults.pace(at_s)
         slower = f"all takes {1 / pace:.3g} times as long" if pace else "stands still"
         self._tell("over, at its own pace again" if pace == 1 else slower)
-        self._driver.run_at(self.speed * pace)
+        for each in self._ranks:
+            each.driver.run_at(self.speed * pace)
 
     def _tell(self, what: str) -> None:
         """Beside the engine's lines, what no engine would say of itself."""
@@ -237,7 +289,7 @@ class Replica:
             for connection in runner.server.connections:
                 if connection.transport is not None:
                     connection.transport.abort()
-            self._driver.stop()
+            self.stop()
             await asyncio.sleep(fault.for_s / self.speed)
             self._boot()
             site = web.TCPSite(runner, host, port)
@@ -355,8 +407,13 @@ async def running_replica(
         OSError: the address is taken, or not ours.
     """
     async with contextlib.AsyncExitStack() as stack:
-        tell = None if kv_events is None else (await stack.enter_async_context(publishing(*kv_events))).tell
-        replica = Replica(profile, speed, faults or Faults(), log, whole_runs=whole_runs, on_blocks=tell)
+        tells: list[Callable[[Event], None]] = []
+        if kv_events is not None:
+            events, replay = kv_events
+            for rank in range(profile.ranks):
+                again = None if replay is None else of_rank(replay, rank)
+                tells.append((await stack.enter_async_context(publishing(of_rank(events, rank), again))).tell)
+        replica = Replica(profile, speed, faults or Faults(), log, whole_runs=whole_runs, on_blocks=tells)
         # Without handler_cancellation a client that leaves would be answered to the end.
         runner = web.AppRunner(replica.app(), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()

@@ -66,6 +66,8 @@ class Profile:
     timing: Timing = Timing()
     model: str = "glm-5.3-flash"
     """The name it lists; a request may give any other, as with SGLang, and gets it back."""
+    ranks: int = 1
+    """Model copies behind its one URL, data-parallel ranks, each as large as the profile says."""
     max_running: int = 32
     """Requests that are read or answered at a time; the others wait."""
     answer_tokens: int = 256
@@ -102,6 +104,7 @@ class Profile:
         slots: int | None = None,
         pool_tokens: int | None = None,
         chunk_tokens: int | None = None,
+        ranks: int | None = None,
     ) -> Profile:
         """The same replica started with other flags.
 
@@ -111,6 +114,7 @@ class Profile:
             slots: snapshots, or sequences where it has no tree. What may run at a time follows.
             pool_tokens: what all caches hold together, in whole pages.
             chunk_tokens: what one forward reads, at most.
+            ranks: data-parallel ranks, each of that size.
 
         Raises:
             ValueError: it has nothing that such a flag could change, or could not work with it.
@@ -133,7 +137,9 @@ class Profile:
                 cache = replace(cache, host=_host_of(self))
         if chunk_tokens is not None:
             cache = replace(cache, chunk_tokens=chunk_tokens)
-        other = replace(self, cache=cache, max_running=running, told_slots=told)
+        if ranks is not None and self.engine == "llama.cpp":
+            raise ValueError(f"profile {self.name} has no data-parallel ranks: llama.cpp knows none")
+        other = replace(self, cache=cache, max_running=running, told_slots=told, ranks=ranks or self.ranks)
         _must_work(other)
         return other
 

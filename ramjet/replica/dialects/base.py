@@ -28,6 +28,8 @@ class Ask:
     stream: bool
     include_usage: bool
     """Whether a stream of OpenAI's kind ends with the usage."""
+    rank: int | None = None
+    """The data-parallel rank that the body names, as SGLang reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ class Dialect(ABC):
     path: str
     engines: tuple[EngineName, ...] | None = None
     """Those that have it; None for all."""
+    reads_rank_header = True
+    """Whether a header may name the data-parallel rank."""
 
     @abstractmethod
     def read(self, body: Body) -> Ask:
@@ -168,6 +172,10 @@ def read_ask(body: Body, text: str, *limits: str) -> Ask:
     """The facts all dialects write alike; the first of `limits` that is given bounds the answer."""
     options = body.get("stream_options")
     model = body.get("model")
+    rank = body.get("routed_dp_rank")
+    rank = body.get("data_parallel_rank") if rank is None else rank
+    if rank is not None and type(rank) is not int:
+        raise ValueError("routed_dp_rank must be a whole number")
     return Ask(
         text=text,
         max_tokens=_limit(body, limits),
@@ -175,6 +183,7 @@ def read_ask(body: Body, text: str, *limits: str) -> Ask:
         model=model if isinstance(model, str) else None,
         stream=body.get("stream") is True,
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        rank=rank,
     )
 
 

@@ -11,6 +11,7 @@ class Generate(Dialect):
 
     path = "/generate"
     engines = ("sglang",)
+    reads_rank_header = False
 
     def read(self, body: Body) -> Ask:
         """Understand a request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Sample:
 
 
 class Report(ABC):
-    """One engine's pages, metrics and log lines; made anew when the engine starts anew."""
+    """The pages, metrics and log lines of an engine's rank; made anew when the engine starts anew."""
 
     stamp = ""
     """What its log lines begin with, as a format of `strftime`."""
@@ -38,9 +38,10 @@ class Report(ABC):
     owner = ""
     """Who owns its models."""
 
-    def __init__(self, profile: Profile, speed: float) -> None:
+    def __init__(self, profile: Profile, speed: float, rank: int = 0) -> None:
         self.profile = profile
         self.speed = speed
+        self.rank = rank
 
     def models(self, created_at: int) -> dict[str, Any]:
         """`/v1/models`: the one that it serves; `created_at` is Unix time in seconds."""
@@ -59,6 +60,10 @@ class Report(ABC):
     @abstractmethod
     def pages(self) -> Mapping[str, Callable[[Engine], Any]]:
         """Its pages of JSON by path, beside those that all have."""
+
+    def joined(self, pages: Sequence[Any]) -> Any:
+        """One of those pages, from what each rank would say alone."""
+        return pages[0]
 
     @abstractmethod
     def samples(self, engine: Engine) -> Iterable[Sample]:
@@ -81,16 +86,16 @@ class Report(ABC):
     def too_long(self, prompt_tokens: int, answer_tokens: int) -> tuple[str, dict[str, Any]]:
         """How it refuses a request that can never fit: the message, and what else its error has."""
 
-    def metrics(self, engine: Engine) -> str:
-        """`/metrics`, as Prometheus reads it."""
-        lines, named = [], set()
-        for sample in (*self.samples(engine), Sample("ramjet_sim_speed", "gauge", self.speed)):
-            if sample.name not in named:
-                named.add(sample.name)
-                lines.append(f"# TYPE {sample.name} {sample.kind}")
-            labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in (*self.labels, *sample.labels))
+
+def metrics(ranks: Iterable[tuple[Report, Engine]]) -> str:
+    """`/metrics`, as Prometheus reads it: all samples of a name together, those of each rank."""
+    families: dict[str, list[str]] = {}
+    for report, engine in ranks:
+        for sample in (*report.samples(engine), Sample("ramjet_sim_speed", "gauge", report.speed)):
+            lines = families.setdefault(sample.name, [f"# TYPE {sample.name} {sample.kind}"])
+            labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in (*report.labels, *sample.labels))
             lines.append(f"{sample.name}{f'{{{labels}}}' if labels else ''} {sample.value}")
-        return "\n".join(lines) + "\n"
+    return "\n".join(line for lines in families.values() for line in lines) + "\n"
 
 
 def _escaped(value: str) -> str:

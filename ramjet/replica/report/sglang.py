@@ -6,7 +6,7 @@ What can be evicted counts as free in its usage gauges, so a pool that thrashes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,8 @@ class SGLang(Report):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        if self.profile.ranks > 1:
+            self.stamp = f"[%Y-%m-%d %H:%M:%S DP{self.rank}] "
         self._steps = 0
         self._hit_rate = 0.0
         self._tokens_per_s = 0.0
@@ -103,9 +105,17 @@ class SGLang(Report):
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """Of the first rank; the others would say the same."""
+        """Of the first tensor-parallel rank; the others would say the same."""
         ranks = (("tp_rank", "0"), ("pp_rank", "0"), ("moe_ep_rank", "0"))
-        return (("model_name", self.profile.model), ("engine_type", "unified"), *ranks)
+        data = (("dp_rank", str(self.rank)),) if self.profile.ranks > 1 else ()
+        return (("model_name", self.profile.model), ("engine_type", "unified"), *ranks, *data)
+
+    def joined(self, pages: Sequence[Any]) -> Any:
+        """What a page has a list of, it has of every rank; of a size it names one rank's."""
+        return {
+            name: [each for page in pages for each in page[name]] if isinstance(value, list) else value
+            for name, value in pages[0].items()
+        }
 
     # -- pages ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +143,7 @@ class SGLang(Report):
             "enable_cache_report": profile.reports_cached,
             "enable_metrics": True,
             "decode_log_interval": DECODE_LOG_INTERVAL,
-            "dp_size": 1,
+            "dp_size": profile.ranks,
             "tp_size": 2,
             "version": VERSION,
             "status": "ready",
@@ -148,7 +158,7 @@ class SGLang(Report):
     def _loads(self, engine: Engine) -> dict[str, Any]:
         pools = self._pools(engine)
         load = {
-            "dp_rank": 0,
+            "dp_rank": self.rank,
             "num_running_reqs": engine.running,
             "num_waiting_reqs": engine.waiting,
             "num_waiting_uncached_tokens": engine.waiting_tokens,
@@ -163,7 +173,7 @@ class SGLang(Report):
             "total_prefill_uncached_tokens": engine.prompt_tokens_total - engine.cached_tokens_total,
             "queues": {"waiting": engine.waiting, "grammar": 0, "paused": 0, "retracted": 0},
         }
-        return {"version": VERSION, "dp_rank_count": 1, "loads": [load]}
+        return {"version": VERSION, "dp_rank_count": self.profile.ranks, "loads": [load]}
 
     # -- metrics ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ramjet.core.cache import CacheSpec, EngineCache
@@ -47,10 +47,15 @@ class Vllm(Report):
             "/load": lambda engine: {"server_load": engine.running + engine.waiting},
         }
 
+    def joined(self, pages: Sequence[Any]) -> Any:
+        """Its load is that of all."""
+        return {name: sum(page[name] for page in pages) if name == "server_load" else value
+                for name, value in pages[0].items()}  # fmt: skip
+
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """Of its one engine core."""
-        return (("engine", "0"), ("model_name", self.profile.model))
+        """Of one engine core."""
+        return (("engine", str(self.rank)), ("model_name", self.profile.model))
 
     def samples(self, engine: Engine) -> Iterable[Sample]:
         """`kv_cache_usage_perc` is a ratio, and of running requests only: 0 when idle, however full the cache is."""
@@ -101,7 +106,7 @@ class Vllm(Report):
         asked = engine.prompt_tokens_total
         hits = engine.cached_tokens_total / asked if asked else 0.0
         return (
-            f"Engine 000: Avg prompt throughput: {(read - before[0]) / seconds:.1f} tokens/s, "
+            f"Engine {self.rank:03}: Avg prompt throughput: {(read - before[0]) / seconds:.1f} tokens/s, "
             f"Avg generation throughput: {(written - before[1]) / seconds:.1f} tokens/s, "
             f"Running: {engine.running} reqs, Waiting: {engine.waiting} reqs, "
             f"GPU KV cache usage: {self._usage(engine):.1%}, Prefix cache hit rate: {hits:.1%}"
