@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from ramjet.build import policy_of
+from ramjet.build import fleet_of, policy_of
 from ramjet.config import ConfigError, ReplicaSettings, Settings, load
 from ramjet.core.cache import HostTier, SlotSpec, Snapshots
-from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.fleet import Fleet, Replica, whole_name
 from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.lab.policies import BASELINES
@@ -202,17 +202,19 @@ class Maker:
     def _facts(self, settings: Settings, changes: Mapping[str, Any]) -> list[Facts]:
         found = []
         configured = {each.name: each for each in settings.replicas}
-        for name in self.names or list(configured) or ["replica-1"]:
-            each = configured.get(name)
+        for name in self.names or [each.name for each in fleet_of(settings)] or ["replica-1"]:
+            each = configured.get(name, configured.get(whole_name(name)))
             file = {} if each is None else _facts_of(each)
             known = self.known.get(name, file)
             # Where nobody says what Ramjet was told, it was told what is true.
             told = frozenset(known) if known or self.known else frozenset(FACTS)
             flags = {key: value for key, value in self.given.items() if key in FACTS}
             values = {**known, **file, **flags, **changes}
-            found.append(
-                Facts(name=name, url=f"http://{name}" if each is None else each.url, told=told, **_checked(values))
-            )
+            url = f"http://{name}"
+            if each is not None:
+                rank = name.removeprefix(each.name).removeprefix(".")
+                url = f"{each.url}#{rank}" if rank else each.url
+            found.append(Facts(name=name, url=url, told=told, **_checked(values)))
         return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from ramjet.core.beliefs import TokenRatios
 from ramjet.core.cache import Blocks
 from ramjet.core.fingerprint import Chain
+from ramjet.core.fleet import whole_name
 from ramjet.core.record import Record
 from ramjet.core.visit import Arrival
 
@@ -144,7 +145,7 @@ def span_of(
     return Span(
         name=name,
         requests=requests,
-        replicas=sorted({each.record.replica for each in played if each.record.replica} | {*(known or {})}),
+        replicas=_replicas({each.record.replica for each in played if each.record.replica} | {*(known or {})}),
         left_out=dict(left_out),
         guessed={what: count for what, count in guessed.items() if count},
         fresh_answers=_fresh_answers(requests),
@@ -272,3 +273,8 @@ def _fresh_answers(requests: Sequence[Asked]) -> bool:
         elif cached >= 0.95 * before.prompt_tokens:
             missed += 1
     return missed > found and missed >= 5
+
+
+def _replicas(names: set[str]) -> list[str]:
+    """The replicas that there were; one that turned out to have ranks is those."""
+    return sorted(names - {whole for name in names if (whole := whole_name(name)) != name})

@@ -73,6 +73,21 @@ def test_flags_go_before_the_file_and_the_file_before_the_journal(tmp_path: Path
     assert (other.tokens, other.slots, other.chunk_tokens) == (100_000, 40, None)
 
 
+def test_what_the_file_says_of_a_replica_is_true_of_its_ranks(tmp_path: Path) -> None:
+    """
+    Each is a replica in a replay too, and ties between them fall as they fall where it serves.
+    """
+    path = tmp_path / "ramjet.yaml"
+    path.write_text("replicas:\n  - {name: glm, url: 'http://10.0.0.1:1', ranks: 2, pool_tokens: 200000}\n")
+
+    of_journal, of_trace = (made(config=path, names=names) for names in (["glm.0", "glm.1"], []))
+
+    assert of_journal.replicas == of_trace.replicas
+    assert [(each.name, each.url, each.tokens) for each in of_trace.replicas] == [
+        ("glm.0", "http://10.0.0.1:1#0", 200_000), ("glm.1", "http://10.0.0.1:1#1", 200_000),
+    ]  # fmt: skip
+
+
 def test_a_change_is_of_facts_or_of_routing() -> None:
     """
     Any key of the configuration that decides where requests go.

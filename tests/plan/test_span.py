@@ -51,6 +51,16 @@ def waits(span: Span) -> list[tuple[int | None, float]]:
     return [(each.after, round(each.gap_s, 6)) for each in span.requests]
 
 
+def test_a_replica_that_turned_out_to_have_ranks_is_those() -> None:
+    """
+    What it served before that was known is played like anything else.
+    """
+    span = span_of([entry(100, [1], replica="a"), entry(105, [2], replica="a.1"), entry(110, [3], replica="10.0.0.7")])
+
+    assert span.replicas == ["10.0.0.7", "a.1"]
+    assert len(span.requests) == 3
+
+
 def test_a_turn_waits_for_the_answer_before_it() -> None:
     """
     The first keeps its time, counted from the span's beginning; the next has the gap since the end of that answer.
