@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 import time
@@ -441,3 +442,40 @@ def test_serving_without_does_not_load_the_library() -> None:
     """
     told = "import sys, ramjet.cli, ramjet.app; print('zmq' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def ports_in_a_row(count: int) -> int:
+    """The first of so many ports that nobody has."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            first = 0
+            for number in range(count):
+                sock = stack.enter_context(socket.socket())
+                sock.bind(("127.0.0.1", first + number if number else 0))
+                first = first or sock.getsockname()[1]
+            return first
+
+
+async def test_each_rank_is_listened_to_where_it_publishes() -> None:
+    """
+    As many ports behind the first one's: what one rank lets go is another's no longer than it ever was.
+    """
+    port = ports_in_a_row(4)
+    events, replay = (f"tcp://127.0.0.1:{port + at}" for at in (0, 2))
+    profile = replace(PROFILE, ranks=2)
+    async with running_replica(profile, speed=200, kv_events=(events, replay)) as one:
+        settings = {"url": one.url, "ranks": 2, "kv_events": events, "kv_events_replay": replay}
+        async with ramjet({"a": settings}, watch=True) as front, httpx.AsyncClient(timeout=30) as client:
+            await until(lambda: [feed.doubt for feed in front.router.feeds.values()] == [None, None])
+            assert set(front.router.feeds) == {"a.0", "a.1"}
+            for number in range(8):
+                body = {"model": "m", "messages": [{"role": "user", "content": f"{number} {TEXT}"}]}
+                await client.post(f"{front.url}/v1/chat/completions", json=body)
+            feeds = front.router.feeds
+
+            def told(rank: int) -> bool:
+                tokens = one.engines[rank].cache.used_tokens
+                return len(feeds[f"a.{rank}"].chains) * one.profile.page_tokens == tokens > 0
+
+            await until(lambda: told(0) and told(1))
+            assert all(feed.linked for feed in feeds.values())
