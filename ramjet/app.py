@@ -23,6 +23,7 @@ from ramjet.core.record import Record
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
 from ramjet.gauges import Gauges
+from ramjet.http1.client import Client
 from ramjet.journal.sampling import keep_sampling
 from ramjet.journal.schema import JournalError
 from ramjet.journal.store import Store
@@ -31,7 +32,6 @@ from ramjet.metrics import Metrics
 from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import proxy_app, runner
-from ramjet.proxy.upstream import Upstream
 from ramjet.reload import Reloader
 from ramjet.secret import kept_secret, seed_of, state_dir
 from ramjet.watch.health import HealthWatch
@@ -91,7 +91,7 @@ async def running(
     router.on_placed = picture.placed
     metrics = Metrics(router.fleet.replicas)
     metrics.registry.register(Gauges(router, time.monotonic, stats.seen))
-    upstream = Upstream(connect_s=limits.connect_s, idle_s=limits.idle_s)
+    upstream = Client(connect_s=limits.connect_s, idle_s=limits.idle_s)
     secret = settings.secret.get_secret_value() if settings.secret is not None else kept_secret()
     seed = seed_of(secret)
     kept = _journal(settings, secret, metrics) if journal and settings.journal.enabled else None

@@ -17,11 +17,11 @@ from ramjet.core.fleet import Replica
 from ramjet.core.prompt import endpoint_of
 from ramjet.core.router import Router
 from ramjet.core.working import explain
+from ramjet.http1.client import Client
 from ramjet.metrics import Metrics
 from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import health_body
-from ramjet.proxy.upstream import Upstream
 from ramjet.watch.health import HealthWatch
 from ramjet.watch.kv_events import KvWatch
 from ramjet.watch.stats import StatsWatch
@@ -44,7 +44,7 @@ class Control:
         *,
         router: Router,
         handler: Handler,
-        upstream: Upstream,
+        upstream: Client,
         metrics: Metrics,
         watch: HealthWatch,
         stats: StatsWatch,

@@ -28,13 +28,13 @@ from ramjet.core.slices import body_of, cuts
 from ramjet.core.splice import ask_for_usage, name_rank
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
 from ramjet.core.visit import Arrival, Lease, Visit
+from ramjet.http1.client import Client, ReplicaFailed, read_at_most
+from ramjet.http1.connection import Answer, Broken
 from ramjet.proxy import errors, headers
-from ramjet.proxy.connection import Answer, Broken
 from ramjet.proxy.door import Door, Refused
 from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer
 from ramjet.proxy.models import merged_models
 from ramjet.proxy.options import Options
-from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
 
 log = structlog.get_logger()
 
@@ -68,7 +68,7 @@ class Handler:
     def __init__(
         self,
         router: Router,
-        upstream: Upstream,
+        upstream: Client,
         options: Options,
         on_record: Callable[[Record, Arrival | None], None],
     ) -> None:

@@ -10,8 +10,8 @@ import msgspec
 from multidict import CIMultiDict
 
 from ramjet.core.fleet import Fleet
-from ramjet.proxy.connection import Broken
-from ramjet.proxy.upstream import ReplicaFailed, Upstream, read_at_most
+from ramjet.http1.client import Client, ReplicaFailed, read_at_most
+from ramjet.http1.connection import Broken
 
 _MOST_BYTES = 1 << 20
 
@@ -27,7 +27,7 @@ def models_in(body: bytes) -> list[dict[str, Any]]:
 
 
 async def merged_models(
-    fleet: Fleet, upstream: Upstream, headers: Mapping[str, CIMultiDict[str]], timeout_s: float
+    fleet: Fleet, upstream: Client, headers: Mapping[str, CIMultiDict[str]], timeout_s: float
 ) -> tuple[int, bytes]:
     """Status and body of the merged list; an answer that refuses (a missing key) is passed on where no list came.
 
@@ -50,7 +50,7 @@ async def merged_models(
     return next((answer for answer in answers if 400 <= answer[0] < 500), answers[0])
 
 
-async def _ask(url: str, upstream: Upstream, headers: CIMultiDict[str], timeout_s: float) -> tuple[int, bytes]:
+async def _ask(url: str, upstream: Client, headers: CIMultiDict[str], timeout_s: float) -> tuple[int, bytes]:
     try:
         async with asyncio.timeout(timeout_s), upstream.send("GET", url, "/v1/models", headers, None) as answer:
             return answer.status, await read_at_most(answer, _MOST_BYTES)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from multidict import CIMultiDict
 
 from ramjet.core.retry import Failure
-from ramjet.proxy.connection import Answer, Broken, Connection
+from ramjet.http1.connection import Answer, Broken, Connection
 
 _KNOWN_S = 10.0
 """For so long a name's addresses are not asked for again."""
@@ -57,7 +57,7 @@ class _Pool:
     asked_at: float = 0.0
 
 
-class Upstream:
+class Client:
     """Connections to all replicas.
 
     Args:

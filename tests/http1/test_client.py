@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from ramjet.core.retry import Failure
-from ramjet.proxy.connection import Answer, Broken, Connection
-from ramjet.proxy.upstream import ReplicaFailed, Upstream
+from ramjet.http1.client import Client, ReplicaFailed
+from ramjet.http1.connection import Answer, Broken, Connection
 from tests.scripted import Connection as Wire
 from tests.scripted import Script, Seen, scripted_engine
 
@@ -207,7 +207,7 @@ async def test_what_a_sink_raises_concerns_whom_it_is_poured_for() -> None:
 # -- over real sockets ------------------------------------------------------------------------------------------------
 
 
-async def get(upstream: Upstream, url: str, method: str = "POST", body: bytes | None = b"{}") -> tuple[int, bytes]:
+async def get(upstream: Client, url: str, method: str = "POST", body: bytes | None = b"{}") -> tuple[int, bytes]:
     """Status and body."""
     async with upstream.send(method, url, "/v1/x?y=1#z", CIMultiDict({"x-a": "b"}), body) as answer:
         pieces = []
@@ -222,7 +222,7 @@ async def failure_of(script: Script, *, before: int = 0) -> Failure:
     async def after_some(wire: Wire, seen: Seen) -> None:
         await (wire.answer(b"{}") if len(engine.seen) <= before else script(wire, seen))
 
-    upstream = Upstream(connect_s=1.0, idle_s=4.0)
+    upstream = Client(connect_s=1.0, idle_s=4.0)
     async with scripted_engine(after_some) as engine:
         for _ in range(before):
             await get(upstream, engine.url)
@@ -236,7 +236,7 @@ async def test_requests_share_a_connection_one_after_another() -> None:
     """
     The head is the client's, with a host and a length of our own and no fragment.
     """
-    upstream = Upstream(connect_s=1.0, idle_s=4.0)
+    upstream = Client(connect_s=1.0, idle_s=4.0)
     async with scripted_engine() as engine:
         for _ in range(3):
             assert await get(upstream, f"{engine.url}/base") == (200, b"{}")
@@ -264,7 +264,7 @@ async def test_a_connection_that_went_stale_costs_nothing() -> None:
         else:
             await wire.answer(b"{}")
 
-    upstream = Upstream(connect_s=1.0, idle_s=4.0)
+    upstream = Client(connect_s=1.0, idle_s=4.0)
     async with scripted_engine(close_after) as engine:
         assert [await get(upstream, engine.url) for _ in range(3)] == [(200, b"{}")] * 3
         # The second was sent twice, on the old connection and on a fresh one, which the third found used once...
@@ -307,7 +307,7 @@ async def test_nothing_after_an_answer_reaches_the_next() -> None:
             b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nstray"
         )
 
-    upstream = Upstream(connect_s=1.0, idle_s=4.0)
+    upstream = Client(connect_s=1.0, idle_s=4.0)
     async with scripted_engine(twice) as engine:
         assert [await get(upstream, engine.url) for _ in range(3)] == [(200, b"{}")] * 3
         assert engine.connections == 3
@@ -315,7 +315,7 @@ async def test_nothing_after_an_answer_reaches_the_next() -> None:
 
 
 async def test_an_unused_connection_is_closed_before_the_engine_does() -> None:
-    upstream = Upstream(connect_s=1.0, idle_s=0.1)
+    upstream = Client(connect_s=1.0, idle_s=0.1)
     gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def answer(wire: Wire, seen: Seen) -> None:
@@ -341,7 +341,7 @@ async def test_who_leaves_in_the_middle_closes_the_connection() -> None:
         await wire.chunk(b"one")
         gone.set_result(await wire.gone(2.0))
 
-    upstream = Upstream(connect_s=1.0, idle_s=4.0)
+    upstream = Client(connect_s=1.0, idle_s=4.0)
     async with scripted_engine(stream) as engine:
         async with upstream.send("POST", engine.url, "/", CIMultiDict(), b"") as answer:
             assert await answer.read() == b"one"
@@ -352,7 +352,7 @@ async def test_who_leaves_in_the_middle_closes_the_connection() -> None:
 async def test_nobody_listens_there() -> None:
     async with scripted_engine() as engine:
         url = engine.url
-    upstream = Upstream(connect_s=1.0, idle_s=4.0)
+    upstream = Client(connect_s=1.0, idle_s=4.0)
     with pytest.raises(ReplicaFailed, match="refused") as failed:
         await get(upstream, url.replace("127.0.0.1", "localhost"))
     assert failed.value.failure is Failure.REFUSED
@@ -360,7 +360,7 @@ async def test_nobody_listens_there() -> None:
 
 
 async def test_a_name_that_nobody_knows() -> None:
-    upstream = Upstream(connect_s=5.0, idle_s=4.0)
+    upstream = Client(connect_s=5.0, idle_s=4.0)
     with pytest.raises(ReplicaFailed) as failed:
         await get(upstream, "http://no-such-name.invalid:1")
     assert failed.value.failure is Failure.UNREACHABLE
@@ -371,7 +371,7 @@ async def test_tls_is_asked_for_and_checked() -> None:
     """
     An engine that speaks no TLS cannot be reached at an https address.
     """
-    upstream = Upstream(connect_s=1.0, idle_s=4.0)
+    upstream = Client(connect_s=1.0, idle_s=4.0)
     async with scripted_engine() as engine:
         with pytest.raises(ReplicaFailed) as failed:
             await get(upstream, engine.url.replace("http://", "https://"))
