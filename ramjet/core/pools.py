@@ -8,6 +8,8 @@ from ramjet.core.cache import CacheSpec, Snapshots
 
 USUAL_CHUNK_TOKENS = 6_144
 USUAL_GRID_TOKENS = 256
+_WHOLE_TOKENS = 1 << 40
+"""Longer than any prompt."""
 USUAL_PRIVATE_SLOTS = 3
 """What the seed's replicas have, taken for those of whom nobody says it."""
 
@@ -62,14 +64,19 @@ class Pools:
 
     def spec(self, *, has_snapshots: bool = False) -> CacheSpec:
         """The cache that such a replica has; with snapshots where their number is known, or they are known to be there."""
+        states = None
+        if self.slots is not None or has_snapshots:
+            states = Snapshots(
+                slots=self.slots, per_path=self.per_path, private=self.private_slots, grid_tokens=self.grid
+            )
+        # What is read at once is let go of at once; without snapshots, nobody having said how much that is, all of it.
+        whole = states is None and self.chunk_tokens is None
         return CacheSpec(
             pool_tokens=self.tokens,
             page_tokens=self.page,
             reads_last=False,
-            chunk_tokens=self.chunk,
-            snapshots=None
-            if self.slots is None and not has_snapshots
-            else Snapshots(slots=self.slots, per_path=self.per_path, private=self.private_slots, grid_tokens=self.grid),
+            chunk_tokens=_WHOLE_TOKENS if whole else self.chunk,
+            snapshots=states,
         )
 
     def snapshots_of(self, tokens: int) -> int:

@@ -44,6 +44,19 @@ def harm(belief: Belief, name: str, tokens: int, chance: float = 1.0) -> float:
     return belief.harm_s(outlook, tokens, MINE, prices, next(LATER), most_s=1_000.0)
 
 
+@pytest.mark.parametrize(("chunk_tokens", "left"), [(2_048, 8_192), (None, 0)])
+def test_what_an_engine_reads_at_once_goes_at_once(chunk_tokens: int | None, left: int) -> None:
+    """
+    SGLang loses the end of a prompt, a chunk of it. (A belief lost the whole prompt, whatever was known of the engine.)
+    """
+    belief = Belief(Pools(tokens=20_480, chunk_tokens=chunk_tokens))
+    hold(belief, "mine", 10_240)
+
+    hold(belief, "other", 12_288, 1.0)
+
+    assert belief.outlook(prompt("mine", 10_240), 10_240).hit.tokens == left
+
+
 def test_who_finds_room_harms_nobody() -> None:
     """
     40,960 of 102,400 tokens are taken, and 51,200 more fit.

@@ -551,6 +551,19 @@ def test_an_inner_run_loses_its_snapshot_and_keeps_its_kv() -> None:
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 
+def test_what_was_read_at_once_goes_at_once() -> None:
+    """
+    SGLang makes a run of every chunk, also where nobody watches it chunk by chunk. (A belief lost a whole prompt, of which
+    the engine had let go of the end alone.)
+    """
+    cache = attention(pool=14)
+    cache.serve(blocks("a" * 10), length("a" * 10), tick())
+
+    cache.serve(blocks("bbbb"), length("bbbb"), tick())
+
+    assert [find(cache, text) for text in ("a" * 10, "bbbb")] == [32, 16]
+
+
 def test_a_leaf_that_loses_its_kv_loses_its_snapshot_too() -> None:
     """
     The least recently used leaf goes first, whatever its snapshot is worth.

@@ -221,9 +221,11 @@ class EngineCache(PrefixCache):
 
     def read(self, seat: Seat, now: float) -> None:
         """The engine has read, or will have, the rest of the prompt: for those who do not watch it chunk by chunk."""
-        chunk, has_grown = self.spec.chunk_tokens, False
+        # What is read at once goes at once, so where nothing goes for room, nor resumes at a chunk's end, one run will do.
+        in_one = self.spec.snapshots is None and self.pool_tokens is None
+        most, has_grown = seat.prompt_tokens if in_one else self.spec.chunk_tokens, False
         while (left := seat.prompt_tokens - seat.read_tokens) > 0:
-            has_grown |= self._forward(seat, left if self.spec.snapshots is None else min(left, chunk), now)
+            has_grown |= self._forward(seat, min(left, most), now)
         if has_grown and seat.tail is not None:
             self.touch(seat.tail, now)
 
