@@ -79,7 +79,7 @@ SETTINGS = {
         ),
         Settings(
             name="no_buffer_cap",
-            about="the same with at most 4 snapshots per path",
+            about="hybrid, `no_buffer`, 28 slots, at most 4 snapshots per path, chunks of 256",
             model="qwen3_next",
             flags=(
                 *("--max-mamba-cache-size", "28", "--max-running-requests", "4", "--chunked-prefill-size", "256"),
@@ -95,23 +95,6 @@ SETTINGS = {
             max_running=4,
         ),
         Settings(
-            name="both_short",
-            about="hybrid, `no_buffer`, 28 slots and a token pool of 14,000, chunks of 256",
-            model="qwen3_next",
-            flags=(
-                *("--max-mamba-cache-size", "28", "--max-running-requests", "4", "--chunked-prefill-size", "256"),
-                *("--max-total-tokens", "14000"),
-            ),
-            cache=CacheSpec(
-                pool_tokens=14_000,
-                page_tokens=1,
-                chunk_tokens=256,
-                cut_is_use=True,
-                snapshots=_no_buffer(slots=28),
-            ),
-            max_running=4,
-        ),
-        Settings(
             name="extra_buffer",
             about="hybrid, `extra_buffer`, track interval 64, 40 slots, chunks of 512",
             model="qwen3_next",
@@ -121,6 +104,24 @@ SETTINGS = {
             ),
             cache=CacheSpec(
                 pool_tokens=_HYBRID_POOL,
+                page_tokens=1,
+                chunk_tokens=512,
+                cut_is_use=True,
+                snapshots=_states(slots=40, grid_tokens=64, private=2),
+            ),
+            max_running=4,
+        ),
+        Settings(
+            name="both_short",
+            about="hybrid, `extra_buffer`, track interval 64, 40 slots, a token pool of 12,000, chunks of 512",
+            model="qwen3_next",
+            flags=(
+                *("--max-mamba-cache-size", "40", "--max-running-requests", "4", "--chunked-prefill-size", "512"),
+                *("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "64"),
+                *("--max-total-tokens", str(_SMALL_POOL)),
+            ),
+            cache=CacheSpec(
+                pool_tokens=_SMALL_POOL,
                 page_tokens=1,
                 chunk_tokens=512,
                 cut_is_use=True,

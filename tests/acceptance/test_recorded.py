@@ -46,6 +46,7 @@ def without(settings: Settings, habits: dict[str, Any]) -> Settings:
         ("extra_buffer", {"chain_with_kv": True}),
         ("extra_buffer", {"forks": False}),
         ("extra_buffer", {"track_tokens": 256}),
+        ("both_short", {"cut_is_use": False}),
     ],
     ids=str,
 )
