@@ -237,6 +237,9 @@ class Engines:
         if len(starts) > self._most:
             raise ValueError(f"{len(starts)} engines are more than the {self._most} that may run at once")
         spare = [engine for engine in self._running if engine.alive]
+        for engine in self._running:
+            if engine not in spare:
+                engine.stop()  # its children may have outlived it
         taken: list[Engine | None] = []
         for start in starts:
             found = next((engine for engine in spare if engine.start == start), None)

@@ -95,38 +95,6 @@ async def test_belief_is_near_the_truth(engines: Engines, tmp_path: Path) -> Non
     assert near >= 0.95, odd
 
 
-async def test_misses_of_a_hybrid_model_are_no_evictions(engines: Engines, tmp_path: Path) -> None:
-    """
-    vLLM reuses nothing of many a hybrid model's prompt that it has just read: that is no turn that the token pool has
-    cost, and no reason to believe that the pool is smaller.
-    """
-    replicas = engines.take(STATES)
-
-    async with in_front(replicas, tmp_path) as front:
-        before = await front.pool_tokens()
-        rows = await grow(front, random.Random(3), [300, 900, 2_000], 4)
-        text = words(2_000, random.Random(4))
-        asked = [
-            text,
-            text,
-            text + words(300, random.Random(5)),
-            *(text[: 1_500 * WORD] + words(500, random.Random(at)) for at in (6, 7, 8)),
-        ]
-        rows += await front.records([await front.ask([user(each)]) for each in asked])
-        pools = await front.pool_tokens()
-
-    causes = sorted({str(row["cold_cause"]) for row in rows if row["cold"]})
-    said = [(row["matched_tokens"], row["cached_tokens"]) for row in rows[-len(asked) :]]
-    note(
-        f"{len(rows)} turns, all of which fit (hybrid)",
-        "no turn is put down to the token pool, the pool is not believed smaller",
-        f"causes of {sum(row['cold'] is True for row in rows)} cold turns: {', '.join(causes) or 'none'}; "
-        f"pool {pools['a']:,.0f} of {before['a']:,.0f}; again, longer, branches (matched, cached): {said}",
-    )
-    assert "token_pool" not in causes
-    assert pools == before
-
-
 async def test_engine_that_dies_of_a_request_takes_no_other_with_it(engines: Engines, tmp_path: Path) -> None:
     """
     One of two replicas dies of the first request that it gets. Its own error goes to that client, and the request to
@@ -182,3 +150,35 @@ async def test_engine_that_dies_alone_is_named(engines: Engines, tmp_path: Path)
     assert answers[0].status == 500
     assert all(answer.status in {502, 503} and "a" in answer.text for answer in answers[1:])
     assert all(row["outcome"] != "ok" for row in rows)
+
+
+async def test_misses_of_a_hybrid_model_are_no_evictions(engines: Engines, tmp_path: Path) -> None:
+    """
+    vLLM reuses nothing of many a hybrid model's prompt that it has just read: that is no turn that the token pool has
+    cost, and no reason to believe that the pool is smaller.
+    """
+    replicas = engines.take(STATES)
+
+    async with in_front(replicas, tmp_path) as front:
+        before = await front.pool_tokens()
+        rows = await grow(front, random.Random(3), [300, 900, 2_000], 4)
+        text = words(2_000, random.Random(4))
+        asked = [
+            text,
+            text,
+            text + words(300, random.Random(5)),
+            *(text[: 1_500 * WORD] + words(500, random.Random(at)) for at in (6, 7, 8)),
+        ]
+        rows += await front.records([await front.ask([user(each)]) for each in asked])
+        pools = await front.pool_tokens()
+
+    causes = sorted({str(row["cold_cause"]) for row in rows if row["cold"]})
+    said = [(row["matched_tokens"], row["cached_tokens"]) for row in rows[-len(asked) :]]
+    note(
+        f"{len(rows)} turns, all of which fit (hybrid)",
+        "no turn is put down to the token pool, the pool is not believed smaller",
+        f"causes of {sum(row['cold'] is True for row in rows)} cold turns: {', '.join(causes) or 'none'}; "
+        f"pool {pools['a']:,.0f} of {before['a']:,.0f}; again, longer, branches (matched, cached): {said}",
+    )
+    assert "token_pool" not in causes
+    assert pools == before
