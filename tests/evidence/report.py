@@ -28,5 +28,11 @@ def write(name: str, title: str, says: str, rows: list[dict[str, Any]]) -> None:
     (_EVIDENCE / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
+def rows(name: str) -> list[dict[str, Any]]:
+    """What was seen the last time; nothing where nobody has looked yet."""
+    path = _EVIDENCE / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
 def _cell(value: Any) -> str:
     return f"{value:,.3g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

@@ -42,7 +42,7 @@ class Plan:
 
 PLANS = (
     Plan(workload="W0", speed=3.0, most=0.10, plays=4, secrets=12),
-    Plan(workload="W1", speed=10.0, most=0.20, plays=2, secrets=12),
+    Plan(workload="W1", speed=8.0, most=0.20, plays=1, secrets=12),
     # Its 64 developers are busy for 900 s; the rest is a tail, and 4,500 of 9,000 turns are enough for two processors.
     Plan(workload="W6", speed=2.0, most=0.10, plays=1, secrets=4, until_s=900.0),
 )
@@ -112,11 +112,14 @@ async def test_a_play_in_real_time_is_that_of_virtual_time(tmp_path: Path) -> No
 
 
 @pytest.mark.evidence
-def test_real_time_agrees_with_virtual_time() -> None:
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.workload)
+def test_real_time_agrees_with_virtual_time(plan: Plan) -> None:
     """
-    The mean wait over five seeds: within 10 % in W0 and W6, 20 % in W1.
+    The mean wait over five seeds: within 10 % in W0 and W6, 20 % in W1. Each takes a quarter of an hour, so each adds its
+    row to what the others saw.
     """
-    table = [compared(plan) for plan in PLANS]
+    row = compared(plan)
+    seen = {**{each["workload"]: each for each in report.rows("real_time")}, plan.workload: row}
 
     report.write(
         "real_time",
@@ -130,10 +133,9 @@ def test_real_time_agrees_with_virtual_time() -> None:
         "instants (real), so a seed is played several times. HTTP and hashing is by how much the median "
         "of what turns wait beside holding and reading is longer in real time: a part of the difference that grows with the "
         "speed, and where processors are busy. `make evidence ARGS='-k real_time_agrees'` runs it again, on a machine that does nothing else.",
-        table,
+        [seen[each.workload] for each in PLANS if each.workload in seen],
     )
-    for plan, row in zip(PLANS, table, strict=True):
-        assert abs(row["difference, %"]) <= 100 * plan.most, plan.workload
+    assert abs(row["difference, %"]) <= 100 * plan.most
 
 
 def compared(plan: Plan) -> dict[str, Any]:
