@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -271,6 +272,22 @@ class Conversations:
         conversation = sighting.conversation or _begin(blocks, head, sighting)
         owner_before = None if sighting.match.node is None else sighting.match.node.owner
         return Turn(conversation, blocks, sighting.match.depth, owner_before, replace(conversation, latest=None))
+
+    @contextmanager
+    def as_if_admitted(self, turn: Turn, sighting: Sighting) -> Iterator[None]:
+        """The living are counted inside as they will be once an imagined turn has been taken in."""
+        changes: Counter[str] = Counter()
+        gone = sighting.parent if sighting.replaces else None
+        if gone is not None and gone in self._living and gone.home is not None:
+            changes[gone.home] -= 1
+        come = turn.conversation
+        if come not in self._living and come.home is not None:
+            changes[come.home] += 1
+        self.living_at.update(changes)
+        try:
+            yield
+        finally:
+            self.living_at.subtract(changes)
 
     def settle(self, conversation: Conversation, replica: str | None) -> None:
         """Make a replica the home of a living conversation."""

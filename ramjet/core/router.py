@@ -93,10 +93,13 @@ class Router:
         """
         with self.offers.unchanged():
             visit, sighting = self._recognise(arrival, now)
-            if sighting is not None and visit.identity is not None and arrival.fingerprint is not None:
-                visit.turn = self.conversations.imagine(visit.identity, arrival.fingerprint.identity.head, sighting)
-                visit.number = visit.turn.before.turn + 1
-            visit.decision = self._decide(visit, now)
+            if sighting is None or visit.identity is None or arrival.fingerprint is None:
+                visit.decision = self._decide(visit, now)
+                return visit
+            turn = self.conversations.imagine(visit.identity, arrival.fingerprint.identity.head, sighting)
+            visit.turn, visit.number = turn, turn.before.turn + 1
+            with self.conversations.as_if_admitted(turn, sighting):
+                visit.decision = self._decide(visit, now)
         return visit
 
     def place(self, visit: Visit, now: float) -> Lease | None:

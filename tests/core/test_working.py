@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ramjet.core.admission import Obstacle, Terms
@@ -89,6 +89,7 @@ class Asked(EagerRouter):
 
 
 @given(pools=FLEETS, policy=st.sampled_from(POLICIES), seed=st.integers(0, 1 << 32))
+@example(pools=[1, 0, 0, 0], policy=POLICIES[7], seed=0)  # a branch lives where it left, as soon as it has come
 @settings(max_examples=30, deadline=None)
 def test_the_answer_is_what_then_happens(pools: list[int], policy: Policy, seed: int) -> None:
     """
