@@ -13,11 +13,15 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
+from ramjet.engines.known import PATHS
 from tests.fuzz import http1
 
 _CASE = re.compile(rb"x-case: ([0-9]+)\r\n")
 BYTE_PAUSE_S = 0.002
 """Between pieces: long enough for each to be read alone, most of the time."""
+
+_WATCHED = frozenset((b"/health", b"/v1/models", *(path.encode() for path in PATHS)))
+"""What Ramjet asks for by itself."""
 
 
 @dataclass(slots=True)
@@ -60,11 +64,7 @@ class Engine:
     def arrived(self, head: http1.Head, body: bytes) -> Reply | None:
         """A whole request."""
         method, target = head.first
-        if (
-            target in {b"/health", b"/v1/models", b"/server_info", b"/v1/loads"}
-            and method == b"GET"
-            and not head.get(b"x-case")
-        ):
+        if target in _WATCHED and method == b"GET" and not head.get(b"x-case"):
             return Reply((b'HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{"data":[]}',))
         case = head.get(b"x-case")
         self.seen[head.get(b"x-request-id")] += 1
