@@ -1,1 +1,1 @@
-"""A client for HTTP/1.1 that costs little: what carries requests to replicas, and what asks their engines every second."""
+"""A client for HTTP/1.1 that costs little, for requests to replicas."""

@@ -217,10 +217,17 @@ async def read_at_most(answer: Answer, most_bytes: int) -> bytes:
     Raises:
         Broken: the rest will never come.
     """
-    pieces, size = [], 0
-    while size < most_bytes and (piece := await answer.read()):
+    pieces: list[bytes] = []
+    size = 0
+
+    def take(piece: bytes) -> bool:
+        nonlocal size
         pieces.append(piece)
         size += len(piece)
+        return size >= most_bytes
+
+    while size < most_bytes and not await answer.pour(take):
+        pass
     return b"".join(pieces)[:most_bytes]
 
 

@@ -20,17 +20,14 @@ from ramjet.core.fleet import Replica, State
 from ramjet.core.router import Router
 from ramjet.engines.facts import Engine, Facts, Loads, Seen
 from ramjet.engines.known import ENGINES, PATHS, detect
-from ramjet.http1.client import Client
+from ramjet.watch.connection import Connection
 from ramjet.watch.loops import Loops
-from ramjet.watch.page import page
 
 log = structlog.get_logger()
 
 _TURNS = 16
 """Of an interval, at which some of the replicas are asked: few enough to be woken seldom, and a few answers at a time."""
 
-_IDLE_S = 4.0
-"""For which an unused connection is kept: engines close theirs after 5."""
 _AGAIN_S = 10.0
 """After which one is asked again that has answered, and with nothing of use or not to the end."""
 
@@ -62,19 +59,11 @@ class StatsWatch(Loops):
         """What has been heard, by replica."""
         self.on_ranks: Callable[[str, int], None] | None = None
         """Told how many data-parallel ranks the engine at a URL says it has, whenever it says so."""
-        self._client = Client(connect_s=polling.timeout_s, idle_s=_IDLE_S)
         self._met = 0
-
-    async def run(self) -> None:
-        """Ask until cancelled."""
-        try:
-            await super().run()
-        finally:
-            await self._client.close()
 
     async def _watch(self, there: Sequence[Replica]) -> None:
         self._met += 1
-        talk = _Talk(self._router, self._client, there, self.on_ranks)
+        talk = _Talk(self._router, there, self.on_ranks)
         self.seen |= talk.seen
         loop = asyncio.get_running_loop()
         place, at = self._met % _TURNS / _TURNS, loop.time()
@@ -89,6 +78,7 @@ class StatsWatch(Loops):
                 at += interval_s if at - before < interval_s / 2 else 0.0
                 await asyncio.sleep(at - loop.time())
         finally:
+            talk.close()
             for name, seen in talk.seen.items():
                 if self.seen.get(name) is seen:
                     del self.seen[name]
@@ -97,16 +87,15 @@ class StatsWatch(Loops):
 class _Talk:
     """With one engine."""
 
-    def __init__(
-        self, router: Router, client: Client, there: Sequence[Replica], on_ranks: Callable[[str, int], None] | None
-    ) -> None:
+    def __init__(self, router: Router, there: Sequence[Replica], on_ranks: Callable[[str, int], None] | None) -> None:
         self.seen = {each.name: Seen() for each in there}
         """What was heard of each replica that it is: one, or its ranks, of which each has the engine's facts."""
         self._router = router
         self._there = list(there)
         self._whole, self._url = there[0].whole, there[0].url
         self._on_ranks = on_ranks
-        self._client = client
+        self._key: str | None = None
+        self._connection = Connection(self._url)
         self._facts: Facts | None = None
         self._engine: Engine | None = None
         """None: it is to be met."""
@@ -127,10 +116,17 @@ class _Talk:
         """...and those that were answered."""
         self._asked_facts = False
 
+    def close(self) -> None:
+        """Say nothing more."""
+        self._connection.close()
+
     async def ask(self, polling: Polling) -> None:
         """Ask for the page whose turn it is."""
         name, now = self._whole, time.monotonic()
-        given = polling.engines.get(name, "auto")
+        key, given = polling.keys.get(name), polling.engines.get(name, "auto")
+        if key != self._key:
+            self._connection.close()
+            self._key, self._connection = key, Connection(self._url, key)
         was_down, self._was_down = self._was_down, all(each.state is State.DOWN for each in self._there)
         if given != self._given or (was_down and not self._was_down):
             # It may have come back as another.
@@ -203,11 +199,10 @@ class _Talk:
         Raises:
             ConnectionRefusedError: nobody listens there.
         """
-        key = polling.keys.get(self._whole)
-        answer = await page(self._client, self._url, path, key=key, timeout_s=polling.timeout_s)
-        if answer is None:
+        page = await self._connection.get(path, polling.timeout_s)
+        if page is None:
             return None
-        status, text = answer
+        status, text = page
         if 200 <= status < 300 and text:
             pages[path] = text
         return status

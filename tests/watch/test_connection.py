@@ -1,4 +1,4 @@
-"""How engines' pages are asked for: on a kept connection, with bounds."""
+"""The kept connection on which engines' pages are asked for."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
 import uvloop
 
-from ramjet.http1.client import Client
-from ramjet.watch.page import Page, page
+from ramjet.watch.connection import Connection
 from tests.scripted import Connection as Wire
 from tests.scripted import Seen, scripted_engine
 
@@ -62,33 +60,24 @@ class Script:
                 connection.writer.close()
 
 
-@dataclass
-class Asking:
-    """One replica, asked for its pages."""
-
-    client: Client
-    url: str
-
-    async def get(self, path: str, timeout_s: float) -> Page | None:
-        """A page."""
-        return await page(self.client, self.url, path, key="sesame", timeout_s=timeout_s)
-
-
 @contextlib.asynccontextmanager
-async def connected(base: str = "/base") -> AsyncIterator[tuple[Asking, Script]]:
-    script, client = Script(), Client(connect_s=5.0, idle_s=4.0)
+async def connected() -> AsyncIterator[tuple[Connection, Script]]:
+    script = Script()
     async with scripted_engine(script) as engine:
-        yield Asking(client, f"{engine.url}{base}"), script
-        await client.close()
+        connection = Connection(f"{engine.url}/base", "sesame")
+        try:
+            yield connection, script
+        finally:
+            connection.close()
 
 
 async def test_pages_come_on_one_connection_below_the_base_path() -> None:
     """
     As long as it is kept.
     """
-    async with connected() as (engine, script):
+    async with connected() as (connection, script):
         for number in range(3):
-            assert await engine.get(f"/{number}", 5) == (200, f"/base/{number}")
+            assert await connection.get(f"/{number}", 5) == (200, f"/base/{number}")
 
         assert len(script.connections) == 1
 
@@ -98,10 +87,10 @@ async def test_where_an_answer_is_cut_never_matters(size: int) -> None:
     """
     With a length or in chunks, and on one connection.
     """
-    async with connected() as (engine, script):
+    async with connected() as (connection, script):
         script.size = size
         for name in ANSWERS:
-            assert await engine.get(f"/{name}", 20) == (200, BODY)
+            assert await connection.get(f"/{name}", 20) == (200, BODY)
 
         assert len(script.connections) == 1
 
@@ -111,11 +100,11 @@ async def test_too_much_is_not_waited_for_nor_what_is_no_http(path: str) -> None
     """
     And it spoils no later answer.
     """
-    async with connected() as (engine, _):
+    async with connected() as (connection, _):
         started_at = time.monotonic()
-        assert await engine.get(path, 20) is None
+        assert await connection.get(path, 20) is None
         assert time.monotonic() - started_at < 10
-        assert await engine.get("/next", 5) == (200, "/base/next")
+        assert await connection.get("/next", 5) == (200, "/base/next")
 
 
 @pytest.mark.parametrize("says", [True, False])
@@ -123,10 +112,10 @@ async def test_one_that_was_closed_meanwhile_is_opened_again(says: bool) -> None
     """
     With a word or without: an engine lets idle connections go.
     """
-    async with connected() as (engine, script):
+    async with connected() as (connection, script):
         script.says_close, script.closes = says, not says
         for number in range(3):
-            assert await engine.get(f"/{number}", 5) == (200, f"/base/{number}")
+            assert await connection.get(f"/{number}", 5) == (200, f"/base/{number}")
             await asyncio.sleep(0.01)
 
         assert len(script.connections) == 3
@@ -136,15 +125,16 @@ async def test_late_is_nothing_and_spoils_no_later_answer() -> None:
     """
     Nor does a byte now and then keep a page alive.
     """
-    async with connected("") as (engine, script):
+    async with connected() as (connection, script):
+        connection._before = "GET "
         for path in ("/hangs", "/drips"):
             started_at = time.monotonic()
-            assert await engine.get(path, 0.2) is None
+            assert await connection.get(path, 0.2) is None
             assert time.monotonic() - started_at < 2
-            assert await engine.get("/next", 5) == (200, "/next")
+            assert await connection.get("/next", 5) == (200, "/next")
 
-        assert await engine.get("/ends", 5) == (200, "no length")
-        assert await engine.get("/next", 5) == (200, "/next")
+        assert await connection.get("/ends", 5) == (200, "no length")
+        assert await connection.get("/next", 5) == (200, "/next")
         assert len(script.connections) >= 3
 
 
@@ -156,11 +146,9 @@ async def test_nobody_listens_is_told_from_silence() -> None:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
 
-    client = Client(connect_s=5.0, idle_s=4.0)
     with pytest.raises(ConnectionRefusedError):
-        await Asking(client, f"http://127.0.0.1:{port}").get("/", 5)
-    assert await Asking(client, "http://nowhere.invalid:1").get("/", 5) is None
-    await client.close()
+        await Connection(f"http://127.0.0.1:{port}").get("/", 5)
+    assert await Connection("http://nowhere.invalid:1").get("/", 5) is None
 
 
 def test_it_does_the_same_in_the_loop_that_serves() -> None:
@@ -169,8 +157,8 @@ def test_it_does_the_same_in_the_loop_that_serves() -> None:
     """
 
     async def ask() -> None:
-        async with connected() as (engine, _):
-            assert await engine.get("/page", 5) == (200, "/base/page")
-            assert await engine.get("/again", 5) == (200, "/base/again")
+        async with connected() as (connection, _):
+            assert await connection.get("/page", 5) == (200, "/base/page")
+            assert await connection.get("/again", 5) == (200, "/base/again")
 
     uvloop.run(ask())
