@@ -1,4 +1,4 @@
-"""What we believe each replica holds, corrected by every report, and the ratio by which bytes become tokens.
+"""What we believe each replica holds, corrected by every report.
 
 A belief is a cache of the same kind as the replica's own (`core.cache`), as large as the replica is said to be and as
 reports have taught. It is never trusted further than the next `cached_tokens`.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from ramjet.core.capacity import Capacities
 from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
 from ramjet.core.conversations import Conversation
 from ramjet.core.losses import Losses, Prices
+from ramjet.core.pace import Pace
 from ramjet.core.pools import Pools
 
 KNOWN_S = 5.0
@@ -417,83 +417,3 @@ class Belief:
         most = (self._said.most_running, self.pools.most_running)
         self.most_running = max((each for each in most if each is not None), default=None)
         self.cache.become(self.pools.spec(has_snapshots=learned.has_states))
-
-
-class Pace:
-    """How much longer a replica takes to read than the formula says, learned from first tokens.
-
-    The formula's numbers are the seed's hardware; one factor corrects both, for what an error of it does is to scale all
-    seconds alike. Robust: the middle of what was seen lately.
-    """
-
-    BESIDE_S = 0.2
-    """What a first token waits for beside the reading, where nobody is before."""
-    LEAST_S = 0.5
-    """Shorter readings say too much about that."""
-
-    def __init__(self) -> None:
-        self._seen: list[float] = []
-        self._expected = 1.0
-        self.factor = 1.0
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it has been seen often enough to speak for itself."""
-        return len(self._seen) >= 2
-
-    def expect(self, factor: float) -> None:
-        """What it is taken for as long as it is not known."""
-        if not self.is_known:
-            self._expected = factor
-            self._settle()
-
-    def learn(self, expected_s: float, took_s: float, *, at_most: bool = False) -> bool:
-        """A prompt that should have taken so long by the formula took so long, nobody being before it.
-
-        Returns whether that taught anything.
-
-        Args:
-            expected_s: by the formula, a factor of 1.
-            took_s: until its first token.
-            at_most: it took no longer, and nobody knows how much less: that teaches only of a replica that is twice as fast
-                as it is believed to be, or whatever was a little quicker would draw it down for good.
-        """
-        if expected_s < self.LEAST_S or (at_most and took_s >= self.factor * expected_s / 2):
-            return False
-        self._seen = [*self._seen[-14:], took_s / (expected_s + self.BESIDE_S)]
-        self._settle()
-        return True
-
-    def _settle(self) -> None:
-        # What was expected counts once: a single odd reading moves little.
-        ranked = sorted(self._seen if self.is_known else [*self._seen, self._expected])
-        self.factor = min(100.0, max(0.001, ranked[len(ranked) // 2]))
-
-
-class TokenRatios:
-    """Bytes of prompt that make a token, learned for each model; 4 until a model has said otherwise.
-
-    Bounded: clients may send any model name, the least recently used is forgotten.
-    """
-
-    DEFAULT = 4.0
-    """The original's production median was 4.2 bytes of body a token."""
-
-    def __init__(self, most_models: int = 256) -> None:
-        self._ratios: OrderedDict[str | None, float] = OrderedDict()
-        self._most = most_models
-
-    def bytes_per_token(self, model: str | None) -> float:
-        """The ratio for a model."""
-        return self._ratios.get(model, self.DEFAULT)
-
-    def learn(self, model: str | None, prompt_bytes: int, prompt_tokens: int) -> None:
-        """Take in the engine's count for a whole prompt; short prompts are mostly template and teach nothing."""
-        if prompt_tokens < 64 or not prompt_bytes:
-            return
-        seen = min(64.0, max(0.25, prompt_bytes / prompt_tokens))
-        old = self._ratios.get(model)
-        self._ratios[model] = seen if old is None else old + 0.1 * (seen - old)
-        self._ratios.move_to_end(model)
-        if len(self._ratios) > self._most:
-            self._ratios.popitem(last=False)

@@ -8,25 +8,25 @@ idle that it has just filled.
 from __future__ import annotations
 
 import math
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from statistics import median
 
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission
-from ramjet.core.beliefs import Belief, TokenRatios
+from ramjet.core.beliefs import Belief
 from ramjet.core.cache import Blocks, Match, PrefixCache
-from ramjet.core.causes import Clues, Evictions
+from ramjet.core.causes import Evictions
 from ramjet.core.chains import Cut, Event, Ran
-from ramjet.core.conversations import Conversation, Conversations, Sighting, Turn
+from ramjet.core.clues import clues_of, mark_of
+from ramjet.core.conversations import Conversations, Sighting
 from ramjet.core.feed import Feed, Source
-from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import Fleet, Replica, State
+from ramjet.core.lengths import TokenRatios, in_tokens, scale
 from ramjet.core.offers import Counted, Offers
 from ramjet.core.others import Load, Share
 from ramjet.core.policies import LONG_PROMPT, Policy
@@ -40,8 +40,6 @@ from ramjet.core.visit import Arrival, Lease, Visit
 
 _REPORTED_ON = frozenset(("chat", "completions"))
 """Endpoints of which an engine's switch for reporting cached tokens speaks; others have shapes of their own, or say nothing."""
-_MOST_TOKENS = (1 << 32) - 1
-"""What an end in `Blocks` can hold."""
 
 
 class Router:
@@ -80,7 +78,9 @@ class Router:
             idle_s = now - back.seen_at
             self.returns.came_back(idle_s, given_up=idle_s > self.policy.living_s)
         visit.turn = turn = self.conversations.admit(visit.identity, arrival.fingerprint.identity.head, sighting, now)
-        turn.conversation.mark = None if visit.usable is None or visit.usable is visit.identity else _mark(visit.usable)
+        turn.conversation.mark = (
+            None if visit.usable is None or visit.usable is visit.identity else mark_of(visit.usable)
+        )
         self.conversations.measure(turn.conversation, visit.prompt_tokens)
         visit.number = turn.conversation.turn
         return visit
@@ -357,9 +357,9 @@ class Router:
             Blocks(chain.hashes, chain.ends), chain.head, preamble=chain.preamble, hint=arrival.hint
         )
         known = sighting.conversation
-        tokens = _scale(known or sighting.parent, ratio)
-        usable = _in_tokens(known_prompt.usable, tokens)
-        identity = usable if chain is known_prompt.usable else _in_tokens(chain, tokens)
+        tokens = scale(known or sighting.parent, ratio)
+        usable = in_tokens(known_prompt.usable, tokens)
+        identity = usable if chain is known_prompt.usable else in_tokens(chain, tokens)
         shared = self.conversations.sharing(identity, sighting)
         ended_before = known is not None and 0 < known.depth <= sighting.match.depth
         visit = Visit(
@@ -487,7 +487,7 @@ class Router:
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
             lease.believed_depth = belief.cache.match(visit.usable).depth
-            lease.clues = self._clues(visit, replica.name, visit.usable, visit.turn)
+            lease.clues = clues_of(visit, replica.name, self.beliefs)
             lease.sought = belief.sought(visit.usable, visit.prompt_tokens)
             # Booked before it is read: whoever comes next with the same prefix will find it there.
             lease.cache = belief.cache
@@ -498,33 +498,6 @@ class Router:
         if self.on_placed is not None:
             self.on_placed(visit, now)
         return lease
-
-    def _clues(self, visit: Visit, replica: str, usable: Blocks, turn: Turn) -> Clues | None:
-        """What is known of a turn that is about to be booked, in case that less of it is there than could be."""
-        reusable = turn.blocks.tokens(turn.known_depth)
-        if not reusable:
-            return None
-        belief, home, home_tokens = self.beliefs[replica], turn.home_before, None
-        found = here = belief.outlook(usable, visit.prompt_tokens)
-        if home is not None and home != replica:
-            # Who moves a conversation that its home had lost has not made it cold.
-            belief = self.beliefs.get(home, belief)
-            found = belief.outlook(usable, visit.prompt_tokens)
-            home_tokens = found.hit.tokens if home in self.beliefs else reusable
-        head_changed = usable is not visit.identity and _head_changed(usable, turn, found.hit.tokens)
-        return Clues(
-            expected_tokens=here.hit.tokens,
-            reusable_tokens=reusable,
-            diverged_at_tokens=_split_tokens(usable, turn.blocks) if head_changed else reusable,
-            head_changed=head_changed,
-            left_inside=visit.left_inside,
-            home_tokens=home_tokens,
-            restarted=home in self.beliefs and belief.life != turn.before.life,
-            known_tokens=found.hit.known_tokens,
-            shared_tokens=visit.shared_tokens,
-            loss=belief.loss(usable, found, reusable) if found.hit.tokens < reusable / 2 else None,
-            pressure=belief.pressure(found),
-        )
 
     def _go_on(self, visit: Visit, lease: Lease, now: float) -> None:
         """What comes next of a prompt is sent, to the end of the queue: the engine takes up first who came meanwhile."""
@@ -715,26 +688,6 @@ def _ends_inside(match: Match) -> bool:
     return node is not None and (match.depth - match.above < len(node.hashes) or bool(node.children))
 
 
-def _mark(usable: Blocks) -> tuple[int, int] | None:
-    """A block about the middle of a prompt, by which the next one shows whether its head is still the same."""
-    at = len(usable) // 2
-    return (at, usable.hashes[at]) if len(usable) else None
-
-
-def _head_changed(usable: Blocks, turn: Turn, found_tokens: int) -> bool:
-    """Whether a prompt with volatile lines differs from the last one before what both have in common otherwise ends."""
-    reusable, mark = turn.blocks.tokens(turn.known_depth), turn.before.mark
-    if mark is None or mark[0] >= len(usable) or usable.ends[mark[0]] > reusable:
-        return found_tokens < reusable / 2
-    return usable.hashes[mark[0]] != mark[1]
-
-
-def _split_tokens(usable: Blocks, identity: Blocks) -> int:
-    """Tokens before the first volatile line: up to there an engine sees what the conversation is known by."""
-    pairs = zip(usable.hashes, identity.hashes, strict=False)
-    return usable.tokens(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
-
-
 def _confined_tokens(visit: Visit) -> int:
     """Tokens of other living long conversations beside which `long_prompt` put this one, where they do not all fit."""
     if visit.decision is None or LONG_PROMPT not in visit.decision.rules:
@@ -742,24 +695,3 @@ def _confined_tokens(visit: Visit) -> int:
     candidate = visit.decision.chosen.candidate
     fits = candidate.pool_tokens is not None and candidate.long_tokens + visit.prompt_tokens <= candidate.pool_tokens
     return 0 if fits else candidate.long_tokens
-
-
-def _scale(known: Conversation | None, bytes_per_token: float) -> Callable[[Sequence[int]], list[int]]:
-    """From places in the prompt in bytes, in order, to the tokens before them.
-
-    What the conversation's last prompt took is known from the engine; only what is new is estimated from its bytes.
-    """
-    known_bytes, known_tokens = (known.prompt_bytes, known.prompt_tokens) if known is not None else (0, 0)
-
-    def tokens(places: Sequence[int]) -> list[int]:
-        new = bisect_left(places, known_bytes)
-        # A long prompt has hundreds of blocks, at every turn: no call for each of them.
-        found = [at * known_tokens // known_bytes for at in places[:new]]
-        found += [known_tokens + int((at - known_bytes) / bytes_per_token) for at in places[new:]]
-        return [min(_MOST_TOKENS, each) for each in found] if found and found[-1] > _MOST_TOKENS else found
-
-    return tokens
-
-
-def _in_tokens(chain: Chain, tokens: Callable[[Sequence[int]], list[int]]) -> Blocks:
-    return Blocks(chain.hashes, array("I", tokens(chain.ends)))

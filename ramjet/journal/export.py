@@ -15,7 +15,7 @@ from typing import IO, Any, get_type_hints
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from ramjet.core.beliefs import TokenRatios
+from ramjet.core.lengths import TokenRatios
 from ramjet.core.record import Record
 from ramjet.journal.read import Row
 from ramjet.journal.schema import OF_COLD, RECORD

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ramjet.core.beliefs import TokenRatios
 from ramjet.core.cache import Blocks
 from ramjet.core.fingerprint import Chain
 from ramjet.core.fleet import whole_name
+from ramjet.core.lengths import TokenRatios
 from ramjet.core.record import Record
 from ramjet.core.visit import Arrival
 

@@ -8,9 +8,10 @@ from itertools import count
 import pytest
 import xxhash
 
-from ramjet.core.beliefs import KNOWN_S, Belief, Pace
+from ramjet.core.beliefs import KNOWN_S, Belief
 from ramjet.core.cache import Blocks
 from ramjet.core.losses import Prices
+from ramjet.core.pace import Pace
 from ramjet.core.pools import Pools
 
 BLOCK = 256

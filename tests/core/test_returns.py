@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramjet.core.beliefs import Pace
+from ramjet.core.pace import Pace
 from ramjet.core.returns import Returns
 
 TIMES = st.floats(0, 5_000)
