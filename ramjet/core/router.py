@@ -15,25 +15,24 @@ from functools import partial
 from itertools import islice
 from statistics import median
 
-from xxhash import xxh3_64_intdigest
-
 from ramjet.core.admission import Admission
 from ramjet.core.beliefs import Belief
 from ramjet.core.cache import Blocks, Match, PrefixCache
 from ramjet.core.causes import Evictions
 from ramjet.core.chains import Cut, Event, Ran
+from ramjet.core.choice import Choice
 from ramjet.core.clues import clues_of, mark_of
 from ramjet.core.conversations import Conversations, Sighting
 from ramjet.core.feed import Feed, Source
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.lengths import TokenRatios, in_tokens, scale
-from ramjet.core.offers import Counted, Offers
+from ramjet.core.offers import Offers
 from ramjet.core.others import Load, Share
 from ramjet.core.policies import LONG_PROMPT, Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record, short
 from ramjet.core.returns import Returns
-from ramjet.core.route import Ask, Candidate, Decision, Scored, decide, tied_until_s
+from ramjet.core.route import Candidate, Decision, Scored
 from ramjet.core.slices import starts
 from ramjet.core.usage import Usage
 from ramjet.core.visit import Arrival, Lease, Visit
@@ -55,6 +54,7 @@ class Router:
         self.returns = Returns()
         self.offers = Offers(fleet, policy, self.beliefs, self.conversations, self.returns)
         self.admission: Admission[Visit] = Admission(policy.terms)
+        self.choice = Choice(self.offers, self.admission)
         self.on_placed: Callable[[Visit, float], None] | None = None
         """Told of every request that has just been booked at a replica, and when."""
         self.feeds: dict[str, Feed] = {}
@@ -94,12 +94,12 @@ class Router:
         with self.offers.unchanged():
             visit, sighting = self._recognise(arrival, now)
             if sighting is None or visit.identity is None or arrival.fingerprint is None:
-                visit.decision = self._decide(visit, now)
+                visit.decision = self.choice.rank(visit, now)
                 return visit
             turn = self.conversations.imagine(visit.identity, arrival.fingerprint.identity.head, sighting)
             visit.turn, visit.number = turn, turn.before.turn + 1
             with self.conversations.as_if_admitted(turn, sighting):
-                visit.decision = self._decide(visit, now)
+                visit.decision = self.choice.rank(visit, now)
         return visit
 
     def place(self, visit: Visit, now: float) -> Lease | None:
@@ -108,16 +108,16 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
-        decision = self._stay(visit, now)
-        if decision is None and self._must_wait(visit, now):
+        decision = self.choice.stay(visit, now)
+        if decision is None and self.choice.must_wait(visit, now):
             self._hold(visit, now)
             return None
-        decision = decision or self._look_around(visit, now)
+        decision = decision or self.choice.look_around(visit, now)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
         if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
-            chosen = self.admission.choose(decision.ranked, self._home(visit))
+            chosen = self.admission.choose(decision.ranked, self.choice.home(visit))
             if chosen is None and self.policy.terms.mode == "enforce":
                 self._hold(visit, now)
                 return None
@@ -138,11 +138,11 @@ class Router:
         entered: list[Visit] = []
 
         def rank(visit: Visit) -> Sequence[Scored]:
-            decision = self._decide(visit, now)
+            decision = self.choice.rank(visit, now)
             return () if decision is None else decision.ranked
 
         def enter(visit: Visit, chosen: Scored) -> None:
-            decision = self._decide(visit, now)
+            decision = self.choice.rank(visit, now)
             assert decision is not None
             assert visit.held_since is not None
             visit.held_s, visit.held_since = now - visit.held_since, None
@@ -163,7 +163,7 @@ class Router:
     def held(self, now: float, most: int) -> list[tuple[Visit, Decision | None]]:
         """Those of the held who have waited longest, and how the replicas rank for each now. Changes nothing."""
         with self.offers.unchanged():
-            return [(visit, self._decide(visit, now)) for visit in islice(self.admission, most)]
+            return [(visit, self.choice.rank(visit, now)) for visit in islice(self.admission, most)]
 
     def give_up(self, visit: Visit, now: float) -> bool:
         """A held request waits no longer, and has cost nothing; False if it was not held."""
@@ -377,84 +377,9 @@ class Router:
         )
         return visit, sighting
 
-    def _decide(self, visit: Visit, now: float, *, harm: Counted = "all") -> Decision | None:
-        """Rank all replicas that can serve a request; None where there is none."""
-        able = self.offers.able(visit)
-        if not able:
-            return None
-        longs = self.offers.long_tokens(visit, self.offers.smallest_pool(able))
-        candidates = list(self.offers.candidates(visit, able, longs, now, harm=harm))
-        return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
-
-    def _stay(self, visit: Visit, now: float) -> Decision | None:
-        """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
-
-        Most turns are like that, and for them a large fleet is no dearer than a small one. The decision is the one that
-        all replicas together would have led to: what costs and rules promise sees to that.
-        """
-        name = self._home(visit)
-        if name is None or visit.tried:
-            return None
-        able = self.offers.able(visit)
-        replica = self.fleet[name]
-        if len(able) < 2 or replica not in able:
-            return None
-        pool_tokens = self.offers.smallest_pool(able)
-        (home,) = self.offers.candidates(visit, [replica], self.offers.long_tokens(visit, pool_tokens), now)
-        ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
-        # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
-        others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
-        decision = decide(self._ask(visit), (home, *others), rules=self.policy.rules, costs=self.policy.costs)
-        here, *elsewhere = decision.ranked
-        # Where a rule refuses one of them, or would all, it has to see who the others are.
-        if decision.refused or decision.reason != "affinity" or here.candidate is not home:
-            return None
-        elsewhere_s = min(each.total_s for each in elsewhere)
-        may_enter = self.policy.terms.mode == "off" or self.admission.choose([here], home.replica) is not None
-        if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
-            return None
-        best = home.matched_tokens  # the ideal is nobody's
-        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
-
-    def _asks_to_enter(self, visit: Visit) -> bool:
-        """Whether a request that comes may have to wait; not one that no prompt was read from, or that has been placed."""
-        return self.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
-
-    def _must_wait(self, visit: Visit, now: float) -> bool:
-        """Whether a request that comes would push out too much everywhere; it is held then, however much it is."""
-        if not self._asks_to_enter(visit):
-            return False
-        able = self.offers.able(visit)
-        return bool(able) and not self.offers.is_free_somewhere(visit, able, now)
-
     def _hold(self, visit: Visit, now: float) -> None:
         visit.held_since = now
-        self.admission.hold(visit, self._home(visit), now)
-
-    def _look_around(self, visit: Visit, now: float) -> Decision | None:
-        """The decision among all replicas; None where there is none.
-
-        What a request would push out is counted only until it is too much to enter free of charge, and to the end only
-        where that matters: nobody is chosen who is dearer so far than who is as good as the cheapest that is free. What
-        costs promise sees to that.
-        """
-        first_look = self._decide(visit, now, harm="free") if self._asks_to_enter(visit) else None
-        if first_look is None or first_look.refused:
-            return self._decide(visit, now)
-        ranked, is_free = first_look.ranked, self.policy.terms.costs_nothing
-        free_s = min((each.total_s for each in ranked if is_free(each.candidate)), default=math.inf)
-        home = self._home(visit)
-        matter = {
-            each.candidate.replica: each.candidate.long_tokens
-            for each in ranked
-            if not is_free(each.candidate) and (each.total_s <= tied_until_s(free_s) or each.candidate.replica == home)
-        }
-        if free_s == math.inf or not matter:
-            return first_look
-        counted = self.offers.candidates(visit, [self.fleet[name] for name in matter], matter, now)
-        known = {each.replica: each for each in counted}
-        candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
-        return decide(self._ask(visit), candidates, rules=self.policy.rules, costs=self.policy.costs)
+        self.admission.hold(visit, self.choice.home(visit), now)
 
     def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
         if chosen.candidate.replica != decision.chosen.candidate.replica:
@@ -512,29 +437,6 @@ class Router:
         """What we have at a replica."""
         cache = belief.cache
         return Share(replica.in_flight, replica.queue_s, cache.held_tokens + cache.private_tokens)
-
-    def _home(self, visit: Visit) -> str | None:
-        """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
-        conversation = visit.turn.conversation if visit.turn is not None else None
-        home = conversation.home if conversation is not None and self.policy.affinity else None
-        # Whose home has been removed is new again, or all of them would go to one replica.
-        return home if home in self.fleet.replicas else None
-
-    def _ask(self, visit: Visit) -> Ask:
-        conversation = visit.turn.conversation if visit.turn is not None else None
-        return Ask(
-            body_bytes=visit.arrival.body_bytes,
-            prompt_tokens=visit.prompt_tokens,
-            model=visit.arrival.model,
-            has_prompt=conversation is not None,
-            # Nothing tells these requests apart, so their own ids spread them.
-            conversation=xxh3_64_intdigest(visit.arrival.request_id.encode())
-            if conversation is None
-            else conversation.head,
-            home=self._home(visit),
-            in_parallel=visit.in_parallel,
-            shared=visit.shared,
-        )
 
     def _unread(self, visit: Visit, lease: Lease) -> None:
         """The replica never read the prompt to its end.

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from ramjet.core.admission import Mode, Terms
 from ramjet.core.beliefs import KNOWN_S, Belief, Outlook
 from ramjet.core.cache import Blocks
+from ramjet.core.choice import Choice
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.losses import Prices
+from ramjet.core.offers import Counted
 from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, Policy, PrefillCost
 from ramjet.core.route import Decision
 from ramjet.core.router import Router
@@ -43,25 +45,28 @@ class EagerBelief(Belief):
         return harm_s(self, outlook, prompt_tokens, owner, prices, most_s)
 
 
+class EagerChoice(Choice):
+    def stay(self, visit: Visit, now: float) -> Decision | None:
+        return None
+
+    def must_wait(self, visit: Visit, now: float) -> bool:
+        return False
+
+    def look_around(self, visit: Visit, now: float) -> Decision | None:
+        return self.rank(visit, now)
+
+
 class EagerRouter(Router):
     """The definition: every replica is looked at for every request, and nothing is known from before."""
 
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         super().__init__(fleet, policy)
+        self.choice = EagerChoice(self.offers, self.admission)
         self.beliefs.update((replica.name, EagerBelief(replica.pools)) for replica in fleet)
 
     def add(self, replica: Replica) -> None:
         super().add(replica)
         self.beliefs[replica.name] = EagerBelief(replica.pools)
-
-    def _stay(self, visit: Visit, now: float) -> Decision | None:
-        return None
-
-    def _must_wait(self, visit: Visit, now: float) -> bool:
-        return False
-
-    def _look_around(self, visit: Visit, now: float) -> Decision | None:
-        return self._decide(visit, now)
 
 
 MODES: tuple[Mode, ...] = ("enforce", "enforce", "observe", "off")
@@ -152,30 +157,38 @@ def test_the_order_of_the_configuration_never_matters(
         assert one.play(event) == other.play(event)
 
 
-class Watched(Router):
+class WatchedChoice(Choice):
     """Looks at every decision as it is made."""
 
-    def _decide(self, visit: Visit, now: float, **how: Any) -> Decision | None:
-        decision = super()._decide(visit, now, **how)
-        able = {replica.name for replica in self.offers.able(visit)}
+    def rank(self, visit: Visit, now: float, *, harm: Counted = "all") -> Decision | None:
+        decision = super().rank(visit, now, harm=harm)
+        able = {replica.name for replica in self._offers.able(visit)}
         assert (decision is None) is (not able)
         if decision is not None:
             ranked = [scored.candidate.replica for scored in decision.ranked]
             assert sorted([*ranked, *decision.refused]) == sorted(able)
             assert all(decision.refused.values())
             assert decision.elsewhere_s is None
-            seen = self.offers.candidates(visit, self.offers.able(visit), {}, now)
+            seen = self._offers.candidates(visit, self._offers.able(visit), {}, now)
             assert decision.best_matched_tokens == max(each.matched_tokens for each in seen)
         return decision
 
-    def _stay(self, visit: Visit, now: float) -> Decision | None:
-        decision = super()._stay(visit, now)
+    def stay(self, visit: Visit, now: float) -> Decision | None:
+        decision = super().stay(visit, now)
         if decision is not None:
             (home,) = decision.ranked
             assert decision.elsewhere_s is not None
             assert decision.elsewhere_s > home.total_s
             assert decision.best_matched_tokens == home.candidate.matched_tokens
         return decision
+
+
+class Watched(Router):
+    """Looks at every decision as it is made."""
+
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+        super().__init__(fleet, policy)
+        self.choice = WatchedChoice(self.offers, self.admission)
 
 
 @given(

@@ -1,0 +1,128 @@
+"""Where a request should go, as things stand: one decision, by the shortest of several ways to it. Changes nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from xxhash import xxh3_64_intdigest
+
+from ramjet.core.admission import Admission
+from ramjet.core.offers import Counted, Offers
+from ramjet.core.route import Ask, Candidate, Decision, decide, tied_until_s
+from ramjet.core.visit import Visit
+
+
+class Choice:
+    """Decides by the policy that the offers are made under."""
+
+    def __init__(self, offers: Offers, admission: Admission[Visit]) -> None:
+        """
+        Args:
+            offers: the fleet as a request sees it.
+            admission: who may enter free of charge.
+        """
+        self._offers = offers
+        self._admission = admission
+
+    def home(self, visit: Visit) -> str | None:
+        """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
+        conversation = visit.turn.conversation if visit.turn is not None else None
+        home = conversation.home if conversation is not None and self._offers.policy.affinity else None
+        # Whose home has been removed is new again, or all of them would go to one replica.
+        return home if home in self._offers.fleet.replicas else None
+
+    def rank(self, visit: Visit, now: float, *, harm: Counted = "all") -> Decision | None:
+        """Rank all replicas that can serve a request; None where there is none."""
+        able = self._offers.able(visit)
+        if not able:
+            return None
+        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
+        candidates = list(self._offers.candidates(visit, able, longs, now, harm=harm))
+        return decide(self._ask(visit), candidates, rules=self._offers.policy.rules, costs=self._offers.policy.costs)
+
+    def stay(self, visit: Visit, now: float) -> Decision | None:
+        """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
+
+        Most turns are like that, and for them a large fleet is no dearer than a small one. The decision is the one that
+        all replicas together would have led to: what costs and rules promise sees to that.
+        """
+        name = self.home(visit)
+        if name is None or visit.tried:
+            return None
+        able = self._offers.able(visit)
+        replica = self._offers.fleet[name]
+        if len(able) < 2 or replica not in able:
+            return None
+        pool_tokens = self._offers.smallest_pool(able)
+        (home,) = self._offers.candidates(visit, [replica], self._offers.long_tokens(visit, pool_tokens), now)
+        ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
+        # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
+        others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
+        decision = decide(
+            self._ask(visit), (home, *others), rules=self._offers.policy.rules, costs=self._offers.policy.costs
+        )
+        here, *elsewhere = decision.ranked
+        # Where a rule refuses one of them, or would all, it has to see who the others are.
+        if decision.refused or decision.reason != "affinity" or here.candidate is not home:
+            return None
+        elsewhere_s = min(each.total_s for each in elsewhere)
+        may_enter = self._offers.policy.terms.mode == "off" or self._admission.choose([here], home.replica) is not None
+        if elsewhere_s <= tied_until_s(here.total_s) or not may_enter:
+            return None
+        best = home.matched_tokens  # the ideal is nobody's
+        return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
+
+    def look_around(self, visit: Visit, now: float) -> Decision | None:
+        """The decision among all replicas; None where there is none.
+
+        What a request would push out is counted only until it is too much to enter free of charge, and to the end only
+        where that matters: nobody is chosen who is dearer so far than who is as good as the cheapest that is free. What
+        costs promise sees to that.
+        """
+        first_look = self.rank(visit, now, harm="free") if self._asks_to_enter(visit) else None
+        if first_look is None or first_look.refused:
+            return self.rank(visit, now)
+        ranked, is_free = first_look.ranked, self._offers.policy.terms.costs_nothing
+        free_s = min((each.total_s for each in ranked if is_free(each.candidate)), default=math.inf)
+        home = self.home(visit)
+        matter = {
+            each.candidate.replica: each.candidate.long_tokens
+            for each in ranked
+            if not is_free(each.candidate) and (each.total_s <= tied_until_s(free_s) or each.candidate.replica == home)
+        }
+        if free_s == math.inf or not matter:
+            return first_look
+        counted = self._offers.candidates(visit, [self._offers.fleet[name] for name in matter], matter, now)
+        known = {each.replica: each for each in counted}
+        candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
+        return decide(self._ask(visit), candidates, rules=self._offers.policy.rules, costs=self._offers.policy.costs)
+
+    def must_wait(self, visit: Visit, now: float) -> bool:
+        """Whether a request that comes would push out too much everywhere; it is held then, however much it is."""
+        if not self._asks_to_enter(visit):
+            return False
+        able = self._offers.able(visit)
+        return bool(able) and not self._offers.is_free_somewhere(visit, able, now)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _asks_to_enter(self, visit: Visit) -> bool:
+        """Whether a request that comes may have to wait; not one that no prompt was read from, or that has been placed."""
+        return self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
+
+    def _ask(self, visit: Visit) -> Ask:
+        conversation = visit.turn.conversation if visit.turn is not None else None
+        return Ask(
+            body_bytes=visit.arrival.body_bytes,
+            prompt_tokens=visit.prompt_tokens,
+            model=visit.arrival.model,
+            has_prompt=conversation is not None,
+            # Nothing tells these requests apart, so their own ids spread them.
+            conversation=xxh3_64_intdigest(visit.arrival.request_id.encode())
+            if conversation is None
+            else conversation.head,
+            home=self.home(visit),
+            in_parallel=visit.in_parallel,
+            shared=visit.shared,
+        )
