@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from ramjet.core.cache import Blocks, Hit, PrefixCache, Seat, SlotSpec
 from ramjet.core.record import WARM_RATIO
 from ramjet.lab.policies import Factory, Infinite, Policy, ReplicaFacts, Request
-from ramjet.lab.workloads import Run, Turn, Workload
+from ramjet.lab.turns import Run, Turn, Workload
 from ramjet.sim.engine import Engine, Event, Job
 from ramjet.sim.profile import Profile
 

@@ -14,7 +14,7 @@ from ramjet.core.policies import Policy, PrefillCost, Reading
 from ramjet.core.pools import Pools
 from ramjet.lab.policies import BYTES_PER_TOKEN, Factory, ReplicaFacts, Request
 from ramjet.lab.production import SHIPPED, Production, pools_of
-from ramjet.lab.workloads import BLOCK_TOKENS
+from ramjet.lab.turns import BLOCK_TOKENS
 
 _OFF = 0.1
 """By how much a conversation's tokens are longer or shorter than anybody's."""

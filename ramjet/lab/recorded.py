@@ -33,7 +33,7 @@ from ramjet.journal.store import Entry, Store
 from ramjet.lab.loop import facts_of, play
 from ramjet.lab.policies import Placements, Request
 from ramjet.lab.production import SHIPPED, Routed, pools_of
-from ramjet.lab.workloads import Conversation, Turn, Workload, runs_of
+from ramjet.lab.turns import Conversation, Turn, Workload, runs_of
 from ramjet.sim.engine import Engine
 from ramjet.sim.profile import GLM, Profile
 from ramjet.sim.prompt import render_chat

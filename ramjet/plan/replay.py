@@ -22,7 +22,7 @@ from ramjet.core.visit import Arrival, Visit
 from ramjet.lab import loop
 from ramjet.lab.policies import BASELINES, Infinite, Policy, Request
 from ramjet.lab.production import Routed, arrival_of
-from ramjet.lab.workloads import BLOCK_TOKENS
+from ramjet.lab.turns import BLOCK_TOKENS
 from ramjet.plan.figures import Figures, Outcome, figures, outcome_of
 from ramjet.plan.setup import SettingsError, Setup
 from ramjet.plan.span import Asked, Span

@@ -10,7 +10,7 @@ from random import Random
 
 from ramjet.core.cache import Blocks
 from ramjet.lab.policies import Request
-from ramjet.lab.workloads import Conversation, Ids, Run, Turn, Workload, hashes_of
+from ramjet.lab.turns import Conversation, Ids, Run, Turn, Workload, hashes_of
 from ramjet.plan.span import Asked, Span
 
 OFF = 0.02

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import aiohttp
 
 from ramjet.lab.loop import _Clients
-from ramjet.lab.workloads import Workload
+from ramjet.lab.turns import Workload
 
 
 class Body(aiohttp.BytesPayload):

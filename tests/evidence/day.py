@@ -26,7 +26,8 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from ramjet.lab.workloads import BLOCK_TOKENS, Conversation, Turn, Workload, build
+from ramjet.lab.turns import BLOCK_TOKENS, Conversation, Turn, Workload
+from ramjet.lab.workloads import build
 from ramjet.sim.tokens import TOKEN_CHARACTERS
 from tests.evidence.clients import Body, Clients, noise
 from tests.soak.process import Served

@@ -26,7 +26,8 @@ import msgspec
 from ramjet.lab.loop import facts_of, simulate
 from ramjet.lab.policies import Request
 from ramjet.lab.production import POLICIES
-from ramjet.lab.workloads import BLOCK_TOKENS, WORKLOADS, Run, Turn, Workload, build
+from ramjet.lab.turns import BLOCK_TOKENS, Run, Turn, Workload
+from ramjet.lab.workloads import WORKLOADS, build
 from ramjet.replica.server import running_replica
 from ramjet.sim.profile import Profile, Timing
 from ramjet.sim.prompt import render_chat

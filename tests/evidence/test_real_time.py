@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from ramjet.lab.loop import _Clients
-from ramjet.lab.workloads import BLOCK_TOKENS, TOKENS, Conversation, Turn, build
+from ramjet.lab.turns import BLOCK_TOKENS, Conversation, Turn
+from ramjet.lab.workloads import TOKENS, build
 from ramjet.sim.prompt import render_chat
 from ramjet.sim.tokens import Prompt, write_answer
 from tests.evidence import report

@@ -10,7 +10,8 @@ import xxhash
 from ramjet.core.cache import Blocks
 from ramjet.lab.loop import facts_of
 from ramjet.lab.policies import Baseline, ReplicaFacts, Request
-from ramjet.lab.workloads import BLOCK_TOKENS, TOKENS, Conversation, Turn, Workload
+from ramjet.lab.turns import BLOCK_TOKENS, Conversation, Turn, Workload
+from ramjet.lab.workloads import TOKENS
 
 
 def facts(replicas: int) -> list[ReplicaFacts]:

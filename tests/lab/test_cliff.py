@@ -17,7 +17,8 @@ import pytest
 from ramjet.lab.loop import simulate
 from ramjet.lab.policies import BASELINES, Factory, Request
 from ramjet.lab.production import POLICIES
-from ramjet.lab.workloads import BLOCK_TOKENS, TOKENS, Conversation, Turn, Workload
+from ramjet.lab.turns import BLOCK_TOKENS, Conversation, Turn, Workload
+from ramjet.lab.workloads import TOKENS
 
 PROMPT = 529
 """Blocks of 256 tokens, which are about 1 KiB of text each."""

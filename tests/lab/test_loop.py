@@ -7,7 +7,8 @@ import pytest
 from ramjet.lab.loop import Ideal, facts_of, play, simulate
 from ramjet.lab.policies import BASELINES, Placements, Request, RoundRobin, Seconds
 from ramjet.lab.runs import Case, run
-from ramjet.lab.workloads import SLOTS, TOKENS, Conversation, Turn, Workload
+from ramjet.lab.turns import Conversation, Turn, Workload
+from ramjet.lab.workloads import SLOTS, TOKENS
 from ramjet.sim.engine import Engine
 from tests.lab.support import facts, growing, workload
 

@@ -10,7 +10,8 @@ from ramjet.lab.misled import MISLED, Misread, reading_off
 from ramjet.lab.policies import ReplicaFacts, Request
 from ramjet.lab.production import SHIPPED, Production
 from ramjet.lab.runs import policies
-from ramjet.lab.workloads import BLOCK_TOKENS, SLOTS, TOKENS, WORKLOADS, build
+from ramjet.lab.turns import BLOCK_TOKENS
+from ramjet.lab.workloads import SLOTS, TOKENS, WORKLOADS, build
 from tests.lab.support import facts, prompt
 
 HYBRID = [facts_of(SLOTS)] * 2

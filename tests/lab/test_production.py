@@ -5,7 +5,8 @@ from __future__ import annotations
 from ramjet.lab.loop import simulate
 from ramjet.lab.production import POLICIES
 from ramjet.lab.runs import Case, run
-from ramjet.lab.workloads import TOKENS, Conversation
+from ramjet.lab.turns import Conversation
+from ramjet.lab.workloads import TOKENS
 from tests.lab.support import growing, workload
 
 

@@ -7,7 +7,8 @@ from importlib import resources
 
 import pytest
 
-from ramjet.lab.workloads import BLOCK_TOKENS, SLOTS, TOKENS, WORKLOADS, Workload, build
+from ramjet.lab.turns import BLOCK_TOKENS, Workload
+from ramjet.lab.workloads import SLOTS, TOKENS, WORKLOADS, build
 
 CONVERSATIONS = {"W0": 32, "W1": 24, "W2": 88, "W3": 40, "W4": 200, "W5": 8, "lmcache_agents": 69}
 """Where the number is fixed."""

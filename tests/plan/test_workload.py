@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramjet.core.cache import Blocks
-from ramjet.lab.workloads import Run, Workload
+from ramjet.lab.turns import Run, Workload
 from ramjet.plan.span import Asked, Span
 from ramjet.plan.workload import OFF, Playable, playable
 

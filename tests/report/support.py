@@ -19,7 +19,7 @@ from ramjet.journal.store import Entry, Store
 from ramjet.lab.loop import simulate
 from ramjet.lab.policies import Placements, ReplicaFacts
 from ramjet.lab.production import SHIPPED, Production
-from ramjet.lab.workloads import Workload
+from ramjet.lab.turns import Workload
 from ramjet.sim.profile import Profile
 
 AT = 1_790_000_000.0
