@@ -7,11 +7,11 @@ cut after so many minutes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -84,7 +84,7 @@ class Client:
         self._pools.clear()
         await asyncio.sleep(0)  # the transports close in the loop's next step
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def send(
         self, method: str, url: str, path: str, headers: CIMultiDict[str], body: bytes | None
     ) -> AsyncIterator[Answer]:
@@ -105,33 +105,33 @@ class Client:
         """
         place = _place(url)
         head = _head(method, place, path, headers, None if body is None else len(body))
-        connection = self._unused(place)
+        connection, answer = await self._answered(place, method, head, body)
         try:
-            try:
-                if connection is None:
-                    connection = await self._connect(place)
-                    answer = await self._ask(connection, method, head, body)
-                else:
-                    try:
-                        answer = await self._ask(connection, method, head, body)
-                    except Broken:
-                        # A second one may be as stale: never a pooled one again.
-                        connection.close()
-                        connection = None
-                        connection = await self._connect(place)
-                        answer = await self._ask(connection, method, head, body)
-            except Broken as error:
-                raise ReplicaFailed(Failure.RESET, str(error)) from error
             yield answer
         finally:
-            if connection is not None:
-                self._give_back(place, connection)
+            self._give_back(place, connection)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    async def _answered(self, place: _Place, method: str, head: bytes, body: bytes | None) -> tuple[Connection, Answer]:
+        if (unused := self._unused(place)) is not None:
+            with contextlib.suppress(Broken):
+                return unused, await self._ask(unused, method, head, body)
+        # Another unused one may be as stale.
+        fresh = await self._connect(place)
+        try:
+            return fresh, await self._ask(fresh, method, head, body)
+        except Broken as error:
+            raise ReplicaFailed(Failure.RESET, str(error)) from error
+
     async def _ask(self, connection: Connection, method: str, head: bytes, body: bytes | None) -> Answer:
         self._open.add(connection)
-        return await connection.ask(method, head, body)
+        try:
+            return await connection.ask(method, head, body)
+        except BaseException:
+            self._open.discard(connection)
+            connection.close()
+            raise
 
     def _unused(self, place: _Place) -> Connection | None:
         unused, now = self._pools[place].unused, asyncio.get_running_loop().time()

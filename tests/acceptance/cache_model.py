@@ -11,7 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,6 +52,24 @@ def _no_buffer(*, slots: int, per_path: int | None = None) -> Snapshots:
 
 
 _HYBRID_POOL, _SMALL_POOL = 131_072, 12_000
+
+_EXTRA_BUFFER = Settings(
+    name="extra_buffer",
+    about="hybrid, `extra_buffer`, track interval 64, 40 slots, chunks of 512",
+    model="qwen3_next",
+    flags=(
+        *("--max-mamba-cache-size", "40", "--max-running-requests", "4", "--chunked-prefill-size", "512"),
+        *("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "64"),
+    ),
+    cache=CacheSpec(
+        pool_tokens=_HYBRID_POOL,
+        page_tokens=1,
+        chunk_tokens=512,
+        cut_is_use=True,
+        snapshots=_states(slots=40, grid_tokens=64, private=2),
+    ),
+    max_running=4,
+)
 
 SETTINGS = {
     each.name: each
@@ -94,40 +112,13 @@ SETTINGS = {
             ),
             max_running=4,
         ),
-        Settings(
-            name="extra_buffer",
-            about="hybrid, `extra_buffer`, track interval 64, 40 slots, chunks of 512",
-            model="qwen3_next",
-            flags=(
-                *("--max-mamba-cache-size", "40", "--max-running-requests", "4", "--chunked-prefill-size", "512"),
-                *("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "64"),
-            ),
-            cache=CacheSpec(
-                pool_tokens=_HYBRID_POOL,
-                page_tokens=1,
-                chunk_tokens=512,
-                cut_is_use=True,
-                snapshots=_states(slots=40, grid_tokens=64, private=2),
-            ),
-            max_running=4,
-        ),
-        Settings(
+        _EXTRA_BUFFER,
+        replace(
+            _EXTRA_BUFFER,
             name="both_short",
             about="hybrid, `extra_buffer`, track interval 64, 40 slots, a token pool of 12,000, chunks of 512",
-            model="qwen3_next",
-            flags=(
-                *("--max-mamba-cache-size", "40", "--max-running-requests", "4", "--chunked-prefill-size", "512"),
-                *("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "64"),
-                *("--max-total-tokens", str(_SMALL_POOL)),
-            ),
-            cache=CacheSpec(
-                pool_tokens=_SMALL_POOL,
-                page_tokens=1,
-                chunk_tokens=512,
-                cut_is_use=True,
-                snapshots=_states(slots=40, grid_tokens=64, private=2),
-            ),
-            max_running=4,
+            flags=(*_EXTRA_BUFFER.flags, "--max-total-tokens", str(_SMALL_POOL)),
+            cache=replace(_EXTRA_BUFFER.cache, pool_tokens=_SMALL_POOL),
         ),
     )
 }

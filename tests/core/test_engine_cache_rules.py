@@ -477,21 +477,6 @@ def test_a_leaf_that_loses_its_snapshot_goes_with_its_kv_and_so_does_the_chain_a
     assert cache.tokens == 3 * 16
 
 
-def test_a_leaf_may_go_with_its_kv_and_leave_the_chain_above() -> None:
-    """
-    SGLang 0.5.23: what is then a leaf without a snapshot waits for the token pool to be short.
-    """
-    cache = hybrid(slots=4, chain_with_kv=False)
-    serve(cache, "a" * 9)
-
-    for text in ("b", "c", "d"):
-        serve(cache, text * 4)
-
-    hit = cache.find(blocks("a" * 9), length("a" * 9))
-    assert (hit.tokens, hit.known_tokens) == (0, 16)
-    assert cache.tokens == 16 + 3 * 16
-
-
 def test_a_request_that_ends_with_its_prompt_may_hand_over_its_own_slot() -> None:
     """
     Two slots: its own, and one that the stranger's snapshot keeps.
@@ -518,19 +503,21 @@ def test_a_request_that_goes_on_with_an_answer_keeps_its_own_slot() -> None:
     assert find(cache, "bb") == 0
 
 
-def test_kv_may_outlive_its_last_snapshot() -> None:
+@pytest.mark.parametrize(("rule", "kept_tokens"), [("chain_with_kv", 16), ("tail_with_kv", 32)])
+def test_kv_may_outlive_its_last_snapshot(rule: str, kept_tokens: int) -> None:
     """
-    Then the token pool holds what nobody can use, and looks fuller.
+    In SGLang 0.5.23 the leaf goes with its KV, and what is then a leaf without a snapshot waits for the token pool to be
+    short; without either rule all of it stays, which nobody can use, and the pool looks fuller.
     """
-    cache = hybrid(slots=4, tail_with_kv=False)
+    cache = hybrid(slots=4, **{rule: False})
     serve(cache, "a" * 9)
 
     for text in ("b", "c", "d"):
         serve(cache, text * 4)
 
     hit = cache.find(blocks("a" * 9), length("a" * 9))
-    assert (hit.tokens, hit.known_tokens) == (0, 32)
-    assert cache.tokens == 32 + 3 * 16
+    assert (hit.tokens, hit.known_tokens) == (0, kept_tokens)
+    assert cache.tokens == kept_tokens + 3 * 16
 
 
 def test_an_inner_run_loses_its_snapshot_and_keeps_its_kv() -> None:
