@@ -503,13 +503,13 @@ def test_a_request_that_goes_on_with_an_answer_keeps_its_own_slot() -> None:
     assert find(cache, "bb") == 0
 
 
-@pytest.mark.parametrize(("rule", "kept_tokens"), [("chain_with_kv", 16), ("tail_with_kv", 32)])
-def test_kv_may_outlive_its_last_snapshot(rule: str, kept_tokens: int) -> None:
+@pytest.mark.parametrize(("rule", "kept_tokens"), [({"chain_with_kv": False}, 16), ({"tail_with_kv": False}, 32)])
+def test_kv_may_outlive_its_last_snapshot(rule: dict[str, Any], kept_tokens: int) -> None:
     """
     In SGLang 0.5.23 the leaf goes with its KV, and what is then a leaf without a snapshot waits for the token pool to be
     short; without either rule all of it stays, which nobody can use, and the pool looks fuller.
     """
-    cache = hybrid(slots=4, **{rule: False})
+    cache = hybrid(slots=4, **rule)
     serve(cache, "a" * 9)
 
     for text in ("b", "c", "d"):
