@@ -96,7 +96,8 @@ async def test_sigterm_lets_running_streams_end() -> None:
 
         assert await served.ended() == 0
         assert b"".join(pieces) == TOKEN * 10
-        events = [line["event"] for line in served.said]
+        # What engines are found to be may be said at any moment.
+        events = [line["event"] for line in served.said if line["event"] != "replica_pools"]
         assert events[-3:] == ["draining", "request", "stopped"]
         assert [line["outcome"] for line in served.said if line["event"] == "request"] == ["ok"]
 

@@ -19,7 +19,8 @@ Sink = Callable[[bytes], bool]
 
 _MOST_UNREAD_BYTES = 1 << 20
 """An answer that is read more slowly than it comes is no longer taken in beyond this."""
-_MOST_HEAD_BYTES = 256 << 10
+_MOST_BARE_BYTES = 256 << 10
+"""Of a head, or of what follows a body and is none."""
 _WITHOUT_BODY = frozenset({204, 304})
 _SWITCHING = 101
 
@@ -148,7 +149,8 @@ class Connection(asyncio.Protocol):
         # The head that is being read.
         self._reason = b""
         self._headers: CIMultiDict[str] = CIMultiDict()
-        self._head_bytes = 0
+        self._bare_bytes = 0
+        """Of what came since the last piece of a body, or none has come."""
         self._until_close = False
 
     @property
@@ -177,6 +179,7 @@ class Connection(asyncio.Protocol):
         assert not self._asked
         assert self._transport is not None
         self._asked, self._has_body, self._answer, self._keeps = True, method != "HEAD", None, False
+        self._bare_bytes = 0
         if self._failed is None:
             if body:
                 self._transport.writelines((head, body))
@@ -219,15 +222,16 @@ class Connection(asyncio.Protocol):
         if not self._asked:
             self._fail("something came that nobody had asked for")
             return
+        self._bare_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"no HTTP: {type(error).__name__}")
         answer = self._answer
+        if self._bare_bytes > _MOST_BARE_BYTES and not (answer is not None and answer.is_whole):
+            self._fail("a head without end" if answer is None else "a trailer without end")
+            self._wake()
         if answer is None:
-            if self._head_bytes > _MOST_HEAD_BYTES:
-                self._fail("a head without end")
-                self._wake()
             return
         answer.hand_on()
         if not answer.is_whole and answer.is_enough and not self._paused and self._transport is not None:
@@ -250,16 +254,16 @@ class Connection(asyncio.Protocol):
         """An answer begins."""
         if not self._asked:
             self._fail("something came after the answer")
-        self._reason, self._headers, self._head_bytes, self._until_close = b"", CIMultiDict(), 0, False
+        self._reason, self._headers, self._until_close = b"", CIMultiDict(), False
 
     def on_status(self, reason: bytes) -> None:
         """A piece of the reason has been read."""
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header has been read."""
-        self._head_bytes += len(name) + len(value)
-        self._headers.add(name.decode(errors="surrogateescape"), value.decode(errors="surrogateescape"))
+        """A header has been read. What follows a body is not passed on: who has sent the head can no longer add to it."""
+        if self._answer is None:
+            self._headers.add(name.decode(errors="surrogateescape"), value.decode(errors="surrogateescape"))
 
     def on_headers_complete(self) -> None:
         """A head has been read."""
@@ -276,6 +280,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         """A piece of a body has been read."""
+        self._bare_bytes = 0
         if self._asked and self._answer is not None:
             self._answer.take(piece)
 

@@ -157,11 +157,25 @@ async def test_the_length_that_head_is_told_is_of_no_body() -> None:
     assert (answer.headers["content-length"], body) == ("5", b"")
 
 
-async def test_a_head_without_end_is_none() -> None:
-    line = b"x-%d: " % 1 + b"a" * 60_000 + b"\r\n"
+@pytest.mark.parametrize("end", [b"\r\n", b""])
+async def test_a_head_without_end_is_none(end: bytes) -> None:
+    """
+    Of many lines, or of a single one.
+    """
+    line = b"x-1: " + b"a" * 60_000 + end
 
     with pytest.raises(Broken, match="without end"):
         await asked(b"HTTP/1.1 200 OK\r\n", *([line] * 8))
+
+
+async def test_a_trailer_is_dropped_and_one_without_end_breaks_the_answer() -> None:
+    head = b"HTTP/1.1 200 OK\r\nx-a: b\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"
+
+    answer, body = await asked(head + b"x-a: other\r\nset-cookie: late\r\n\r\n")
+    assert (dict(answer.headers), body) == ({"x-a": "b", "transfer-encoding": "chunked"}, b"hello")
+
+    with pytest.raises(Broken, match="trailer without end"):
+        await asked(head + b"x-1: ", *([b"a" * 60_000] * 8))
 
 
 async def test_who_is_read_slowly_is_paused() -> None:
