@@ -137,7 +137,7 @@ async def running(
             stack.callback(keep_sampling(kept, router))
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
-        stack.callback(handler.keep_admitting())
+        stack.callback(handler.room.keep_admitting())
         listen = partial(_listen, stack, header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
         admin_url = await listen(settings.admin, admin_app(control))
         front = proxy_app(handler, router.fleet)

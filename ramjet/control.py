@@ -225,7 +225,7 @@ class Control:
         """
         if not body:
             raise ValueError("the body must be a request's, as a client would send it")
-        arrival = await self._handler.look(given, body, endpoint_of(path), "explain")
+        _, arrival = await self._handler.reader.read(given, body, endpoint_of(path), "explain")
         return explain(self._router, arrival, time.monotonic())
 
     @property

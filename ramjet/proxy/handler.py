@@ -10,49 +10,41 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
 
-from ramjet.core import hints
-from ramjet.core.fingerprint import Fingerprint, fingerprint
 from ramjet.core.fleet import Replica
-from ramjet.core.prompt import Prompt, Unreadable, endpoint_of, read
+from ramjet.core.prompt import endpoint_of
 from ramjet.core.record import Record
 from ramjet.core.retry import Failure, may_retry
 from ramjet.core.router import Router
-from ramjet.core.slices import body_of, cuts
+from ramjet.core.slices import body_of
 from ramjet.core.splice import ask_for_usage, name_rank
-from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
 from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.http1.client import Client, ReplicaFailed, read_at_most
 from ramjet.http1.connection import Answer, Broken
 from ramjet.proxy import errors, headers
+from ramjet.proxy.answers import check_head, is_plain_stream, observer_of
 from ramjet.proxy.door import Door, Refused
 from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer
 from ramjet.proxy.models import merged_models
 from ramjet.proxy.options import Options
+from ramjet.proxy.reading import Reader
+from ramjet.proxy.room import WaitingRoom
 
 log = structlog.get_logger()
 
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SECONDS = re.compile(r"[0-9]{1,9}\Z")
 _BUSY = frozenset({429, 503})
 _MOST_ERROR_BYTES = 64 << 10
 _MOST_START_BYTES = 1 << 20
 """An answer of one token is shorter, whatever an engine adds."""
 _MODELS_TIMEOUT_S = 5.0
-_MOST_NAME = 256
-"""Of a model's name, which is the client's to choose, no more is logged and remembered."""
 _GAP_PART = 0.02
 """The time that an answer may pause begins anew with every piece, but for so small a part: timers cost time too."""
-_ADMIT_S = 0.005
-_ADMIT_EVERY_S = 1.0
-_THREAD_BYTES = 128 << 10
-"""A longer body is read in a thread, so that running streams go on meanwhile."""
 
 
 class Handler:
@@ -76,10 +68,8 @@ class Handler:
         self._router = router
         self._upstream = upstream
         self._on_record = on_record
-        self._waiting: dict[Visit, asyncio.Future[None]] = {}
-        """Requests that the router holds."""
-        self._admitting: asyncio.TimerHandle | None = None
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="prompt")
+        self.room = WaitingRoom(router)
+        self.reader = Reader(router, self.door)
         self.idle = asyncio.Event()
         """Set while no request is under way."""
         self.idle.set()
@@ -115,7 +105,7 @@ class Handler:
             return await exchange.refuse(errors.INTERNAL, "Ramjet failed; its log has the request's id")
         finally:
             self._on_record(self._finish(exchange), None if exchange.visit is None else exchange.visit.arrival)
-            self.admit_soon()
+            self.room.admit_soon()
             self.door.held_bytes -= len(exchange.body or b"")
             self.door.inside -= 1
             if not self.door.inside:
@@ -160,111 +150,15 @@ class Handler:
 
     async def _held(self, exchange: Exchange, visit: Visit) -> Lease | None:
         """Wait until the router lets a held request in; None for one that it does not hold, or held for too long."""
-        if visit.held_since is None:
-            return None
-        waiting = self._waiting[visit] = asyncio.get_running_loop().create_future()
-        every_s = self._options.comment_every_s if exchange.asks_for_stream else None
-        try:
-            async with asyncio.timeout(self._router.policy.terms.max_hold_s):
-                while not (await asyncio.wait([waiting], timeout=every_s))[0]:
-                    await exchange.comment()
-        except TimeoutError:
-            visit.gave_up = self._router.give_up(visit, time.monotonic())
-            return visit.lease  # it may have been let in at the last moment
-        finally:
-            self._waiting.pop(visit, None)
-        return visit.lease
-
-    def keep_admitting(self) -> Callable[[], None]:
-        """Let in who may enter once a second, for allowances grow with time; returns what ends it."""
-        loop = asyncio.get_running_loop()
-        due: asyncio.TimerHandle
-
-        def admit() -> None:
-            nonlocal due
-            due = loop.call_later(_ADMIT_EVERY_S, admit)
-            self.admit()
-
-        def end() -> None:
-            due.cancel()
-
-        due = loop.call_later(_ADMIT_EVERY_S, admit)
-        return end
-
-    def admit_soon(self) -> None:
-        """Something has changed that may let in who is held; a burst of changes is looked at once."""
-        if self._waiting and self._admitting is None:
-            self._admitting = asyncio.get_running_loop().call_later(_ADMIT_S, self._admit_quickly)
-
-    def _admit_quickly(self) -> None:
-        self._admitting = None
-        self.admit(quick=True)
-
-    def admit(self, *, quick: bool = False) -> None:
-        """Let in who may enter now."""
-        for visit in self._router.admit(time.monotonic(), quick=quick):
-            waiting = self._waiting.get(visit)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(None)
+        return await self.room.wait(
+            visit, exchange.comment, self._options.comment_every_s if exchange.asks_for_stream else None
+        )
 
     async def _arrival(self, exchange: Exchange) -> Arrival:
         """Read the prompt and its fingerprint."""
         request, body = exchange.request, exchange.body or b""
-        exchange.prompt, arrival = await self._read(request.headers, body, exchange.endpoint, exchange.request_id)
+        exchange.prompt, arrival = await self.reader.read(request.headers, body, exchange.endpoint, exchange.request_id)
         return arrival
-
-    async def look(self, given: Mapping[str, str], body: bytes, endpoint: str, request_id: str) -> Arrival:
-        """A request as the router would see it, which nobody has sent.
-
-        Args:
-            given: its headers, by names in lower case.
-            body: as a client would send it.
-            endpoint: the one that it would come for.
-            request_id: what to call it.
-        """
-        return (await self._read(given, body, endpoint, request_id))[1]
-
-    async def _read(
-        self, given: Mapping[str, str], body: bytes, endpoint: str, request_id: str
-    ) -> tuple[Prompt | None, Arrival]:
-        """Read a prompt and its fingerprint, off the loop where that takes milliseconds."""
-        prompt: Prompt | None = None
-        known: Fingerprint | None = None
-        places: Sequence[int] = ()
-        # What is compressed, or says that it is no JSON, is the engine's to read.
-        is_plain = given.get("content-encoding", "identity").strip().lower() in {"", "identity"}
-        if body and is_plain and "json" in given.get("content-type", "json"):
-            try:
-                if len(body) > _THREAD_BYTES:
-                    loop = asyncio.get_running_loop()
-                    prompt, known, places = await loop.run_in_executor(self._reader, self._look, body, endpoint)
-                else:
-                    prompt, known, places = self._look(body, endpoint)
-            except Unreadable as reason:
-                log.debug("prompt_unreadable", request_id=request_id, reason=str(reason))
-        return prompt, Arrival(
-            request_id=request_id,
-            endpoint=endpoint,
-            body_bytes=len(body),
-            stream=prompt.stream if prompt is not None else False,
-            model=prompt.model[:_MOST_NAME] if prompt is not None and prompt.model is not None else None,
-            fingerprint=known,
-            hint=self._hint(given, prompt),
-            probe=headers.PROBE in given,
-            cuts=places,
-        )
-
-    def _look(self, body: bytes, endpoint: str) -> tuple[Prompt, Fingerprint, Sequence[int]]:
-        prompt = read(body, endpoint)
-        places = () if self._router.policy.slice_s is None else cuts(prompt, endpoint)
-        return prompt, fingerprint(prompt, self._options.seed), places
-
-    def _hint(self, given: Mapping[str, str], prompt: Prompt | None) -> hints.Hint | None:
-        """What the client says of whose the prompt is: without a prompt it would stand alone."""
-        if prompt is None or not self._options.hints:
-            return None
-        said = hints.in_headers(given, self._options.hint_header) or prompt.said
-        return None if said is None else hints.hashed(said, self._options.seed)
 
     # -- one replica ------------------------------------------------------------------------------------------------
 
@@ -294,10 +188,10 @@ class Handler:
                     head,
                     sent if request.body_exists or sent else None,
                 ) as answer:
-                    _check_head(answer)
+                    check_head(answer)
                     if answer.status in _BUSY:
                         await self._keep_busy(exchange, lease, answer)
-                    exchange.observer = _observer(answer, watch=prompt is not None, hide_usage=asked is not None)
+                    exchange.observer = observer_of(answer, watch=prompt is not None, hide_usage=asked is not None)
                     return await self._relay(exchange, visit, lease, answer, limit, untouched=asked is None)
         except TimeoutError:
             if exchange.response is None:
@@ -319,15 +213,15 @@ class Handler:
         while lease.starts:
             name = f"{exchange.request_id}-{lease.slices + 1}"
             head = self._head(request, name, lease.replica, plain=True)
-            start = await loop.run_in_executor(self._reader, body_of, body, exchange.endpoint, lease.starts[0].cut)
+            start = await self.reader.off_the_loop(body_of, body, exchange.endpoint, lease.starts[0].cut)
             if lease.replica.rank is not None:
                 start = name_rank(start, lease.replica.rank, exchange.endpoint)
             url, path = lease.replica.url, _path_of(request)
             async with self._upstream.send(request.method, url, path, head, start) as answer:
-                _check_head(answer)
+                check_head(answer)
                 if answer.status in _BUSY:
                     await self._keep_busy(exchange, lease, answer)
-                observer = _observer(answer, watch=True, hide_usage=False)
+                observer = observer_of(answer, watch=True, hide_usage=False)
                 observer.feed(await read_at_most(answer, _MOST_START_BYTES), time.monotonic())
                 observer.close()
             limit.reschedule(loop.time() + self._options.first_byte_s)
@@ -352,7 +246,7 @@ class Handler:
         untouched: bool,
     ) -> web.StreamResponse:
         """Pass the answer on as it comes. The head waits for the first bytes: until then another replica may answer."""
-        if exchange.opened is not None and not _is_plain_stream(answer):
+        if exchange.opened is not None and not is_plain_stream(answer):
             return await self._tell(exchange, lease, answer)
         gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
         data = await answer.read()
@@ -368,7 +262,7 @@ class Handler:
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
-                self.admit_soon()
+                self.room.admit_soon()
             if (heard := loop.time()) - heard_at > _GAP_PART * gap_s:
                 heard_at = heard
                 limit.reschedule(heard + gap_s)
@@ -509,38 +403,6 @@ def _delivered(lease: Lease, answer: Answer, now: float) -> None:
         lease.replica.answered(now)
     elif lease.replica.delivered(now):
         log.warning("replica_up", replica=lease.replica.name, error=None)
-
-
-def _observer(answer: Answer, *, watch: bool, hide_usage: bool) -> Observer:
-    kind, is_plain = _kind(answer), _is_plain(answer)
-    if answer.status != 200 or not is_plain or not (watch or kind.startswith("text/event-stream")):
-        return PlainObserver()
-    if kind.startswith("text/event-stream"):
-        return SseObserver(hide_usage=hide_usage)
-    return JsonObserver() if "json" in kind else PlainObserver()
-
-
-def _is_plain_stream(answer: Answer) -> bool:
-    return answer.status == 200 and _is_plain(answer) and _kind(answer).startswith("text/event-stream")
-
-
-def _kind(answer: Answer) -> str:
-    return answer.headers.get("content-type", "")
-
-
-def _is_plain(answer: Answer) -> bool:
-    return answer.headers.get("content-encoding", "identity") == "identity"
-
-
-def _check_head(answer: Answer) -> None:
-    """Refuse to pass on a head that is none: a switch of protocols nobody asked for, control characters in headers.
-
-    Raises:
-        ReplicaFailed: it is none.
-    """
-    texts = (answer.reason or "", *answer.headers, *answer.headers.values())
-    if answer.status < 200 or any(map(_CONTROL.search, texts)):
-        raise ReplicaFailed(Failure.RESET, f"its answer, of status {answer.status}, is no HTTP")
 
 
 def _by_status(status: int) -> str:
