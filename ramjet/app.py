@@ -31,7 +31,7 @@ from ramjet.journal.writer import Journal
 from ramjet.metrics import Metrics
 from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
-from ramjet.proxy.server import proxy_app, runner
+from ramjet.proxy.server import Bounds, proxy_runner, runner
 from ramjet.reload import Reloader
 from ramjet.secret import kept_secret, seed_of, state_dir
 from ramjet.watch.health import HealthWatch
@@ -138,10 +138,10 @@ async def running(
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
         stack.callback(handler.room.keep_admitting())
-        listen = partial(_listen, stack, header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
-        admin_url = await listen(settings.admin, admin_app(control))
-        front = proxy_app(handler, router.fleet)
-        url = await listen(settings.listen, front, tls=tls, before_stop=partial(_drain, handler, control))
+        bounds = Bounds(header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
+        admin_url = await _listen(stack, settings.admin, runner(admin_app(control), bounds))
+        front, drain = proxy_runner(handler, router.fleet, bounds), partial(_drain, handler, control)
+        url = await _listen(stack, settings.listen, front, tls=tls, before_stop=drain)
         if watch:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(tasks.create_task(health.run(), name="health").cancel)
@@ -189,17 +189,14 @@ def _journal(settings: Settings, secret: str, metrics: Metrics) -> Journal | Non
 async def _listen(
     stack: contextlib.AsyncExitStack,
     address: str,
-    app: web.Application,
+    server: web.BaseRunner,
     *,
-    header_bytes: int,
-    client_idle_s: float,
     tls: ssl.SSLContext | None = None,
     before_stop: Callable[[], Awaitable[None]] | None = None,
 ) -> str:
     """Listen on an address until the stack unwinds; returns the URL with the port that was really taken."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    server = runner(app, header_bytes=header_bytes, client_idle_s=client_idle_s)
     await server.setup()
     stack.push_async_callback(server.cleanup)
     if before_stop is not None:

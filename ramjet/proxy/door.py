@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from ramjet.proxy import errors
 from ramjet.proxy.errors import Refusal
 from ramjet.proxy.options import Options
 from ramjet.proxy.paths import is_engine_admin
+
+
+_GO_ON = "100-continue"
+"""The one thing that clients expect: to be told that they may send a long body (RFC 9110, section 10.1.1)."""
 
 
 class Refused(Exception):
@@ -29,7 +33,7 @@ class Door:
         self.inside = 0
         self.held_bytes = 0
 
-    def check(self, request: web.Request) -> None:
+    def check(self, request: web.BaseRequest) -> None:
         """Look at a request's head.
 
         Raises:
@@ -55,16 +59,20 @@ class Door:
             )
         if self.inside > options.in_flight:
             raise Refused(errors.SHED, f"limits.in_flight = {options.in_flight:,} requests are under way; try later")
+        if request.headers.get("expect", _GO_ON).strip().lower() != _GO_ON:
+            raise Refused(errors.BAD_EXPECTATION, "nothing can be expected but 100-continue")
         if (request.content_length or 0) > options.body_bytes:
             raise self._too_large()
         self._check_room(request.content_length or 0)
 
-    async def body(self, request: web.Request) -> bytes:
+    async def body(self, request: web.BaseRequest) -> bytes:
         """The whole body; what it takes is held until `forget`.
 
         Raises:
             Refused: it is too long, there is no room for it, or it comes too slowly.
         """
+        if request.headers.get("expect") and request.version >= HttpVersion11 and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         pieces: list[bytes] = []
         size = 0
         try:
@@ -96,12 +104,12 @@ class Door:
             raise Refused(errors.SHED, f"request bodies of {most} are under way; try later")
 
 
-def _is_preflight(request: web.Request) -> bool:
+def _is_preflight(request: web.BaseRequest) -> bool:
     """Whether a browser asks if it may ask: it never shows a key with that."""
     return request.method == "OPTIONS" and "access-control-request-method" in request.headers
 
 
-def _shows_one_of(request: web.Request, keys: frozenset[str]) -> bool:
+def _shows_one_of(request: web.BaseRequest, keys: frozenset[str]) -> bool:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     shown = [bearer.strip()] if scheme.lower() == "bearer" else []
     shown += [request.headers[name] for name in ("x-api-key", "api-key") if name in request.headers]

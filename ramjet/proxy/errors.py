@@ -26,6 +26,7 @@ HEADERS_TOO_LARGE = Refusal("refused", 431, "invalid_request_error", "headers_to
 TOO_LARGE = Refusal("refused", 413, "invalid_request_error", "request_too_large")
 NO_TUNNEL = Refusal("refused", 405, "invalid_request_error", "no_tunnel")
 BAD_FRAMING = Refusal("refused", 400, "invalid_request_error", "transfer_encoding")
+BAD_EXPECTATION = Refusal("refused", 417, "invalid_request_error", "expectation")
 TOO_SLOW = Refusal("client_stall", 408, "invalid_request_error", "request_too_slow")
 NO_KEY = Refusal("refused", 401, "authentication_error", "invalid_api_key")
 SHED = Refusal("shed", 429, "rate_limit_error", "overloaded")

@@ -46,7 +46,7 @@ class KeptAnswer:
 class Exchange:
     """What is known of one request while it is under way."""
 
-    request: web.Request
+    request: web.BaseRequest
     request_id: str
     endpoint: str
     arrived_at: float

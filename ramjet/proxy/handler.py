@@ -82,7 +82,7 @@ class Handler:
     def _options(self) -> Options:
         return self.door.options
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Serve one request."""
         request_id, endpoint = headers.request_id_of(request.headers), endpoint_of(request.raw_path)
         exchange = Exchange(request, request_id, endpoint, time.monotonic(), last_answer=self.draining)
@@ -330,7 +330,7 @@ class Handler:
         await exchange.start(response)
         return await exchange.end()
 
-    def _head(self, request: web.Request, request_id: str, replica: Replica, *, plain: bool) -> CIMultiDict[str]:
+    def _head(self, request: web.BaseRequest, request_id: str, replica: Replica, *, plain: bool) -> CIMultiDict[str]:
         options = self._options
         return headers.to_replica(
             request.headers,
@@ -389,7 +389,7 @@ def _response(status: int, reason: str | None, kept: CIMultiDict[str], replica: 
     return response
 
 
-def _path_of(request: web.Request) -> str:
+def _path_of(request: web.BaseRequest) -> str:
     """Path and query as they came over the wire; a client that speaks to a proxy names the host too."""
     path = request.raw_path
     if path.startswith("/"):

@@ -418,6 +418,21 @@ async def test_an_expectation_is_met_here_and_not_sent_on() -> None:
         assert engine.seen[0].header("expect") is None
 
 
+@case(62)
+async def test_who_is_refused_is_not_told_to_go_on() -> None:
+    """
+    A body that is too long is refused before it is sent; what nobody knows how to meet is refused too.
+    """
+    async with scripted_engine(echo) as engine, ramjet({"a": engine.url}, limits={"body_bytes": 10}) as front:
+        for lines, status in (
+            ((f"Content-Length: {len(BODY)}", "Expect: 100-continue"), 413),
+            (("Content-Length: 2", "Expect: the-unexpected"), 417),
+        ):
+            assert (await ask(front.url, request(CHAT, b"", *lines))).status == status
+
+        assert not engine.seen
+
+
 @case(59)
 @pytest.mark.parametrize("upgrade", ["h2c", "websocket"])
 async def test_an_upgrade_is_not_promised(upgrade: str) -> None:
