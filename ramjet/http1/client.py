@@ -11,7 +11,6 @@ import contextlib
 import socket
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -84,10 +83,7 @@ class Client:
         self._pools.clear()
         await asyncio.sleep(0)  # the transports close in the loop's next step
 
-    @contextlib.asynccontextmanager
-    async def send(
-        self, method: str, url: str, path: str, headers: CIMultiDict[str], body: bytes | None
-    ) -> AsyncIterator[Answer]:
+    def send(self, method: str, url: str, path: str, headers: CIMultiDict[str], body: bytes | None) -> Sending:
         """Send a request and hand out the answer once its head has come; the connection goes with the context.
 
         An unused connection that the engine has closed meanwhile, or on which it says what is no answer, is no failure
@@ -105,15 +101,12 @@ class Client:
         """
         place = _place(url)
         head = _head(method, place, path, headers, None if body is None else len(body))
-        connection, answer = await self._answered(place, method, head, body)
-        try:
-            yield answer
-        finally:
-            self._give_back(place, connection)
+        return Sending(self, place, method, head, body)
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- a request's side -------------------------------------------------------------------------------------------
 
-    async def _answered(self, place: _Place, method: str, head: bytes, body: bytes | None) -> tuple[Connection, Answer]:
+    async def answered(self, place: _Place, method: str, head: bytes, body: bytes | None) -> tuple[Connection, Answer]:
+        """The head of an answer, on an unused connection or on a fresh one."""
         if (unused := self._unused(place)) is not None:
             with contextlib.suppress(Broken):
                 return unused, await self._ask(unused, method, head, body)
@@ -123,6 +116,20 @@ class Client:
             return fresh, await self._ask(fresh, method, head, body)
         except Broken as error:
             raise ReplicaFailed(Failure.RESET, str(error)) from error
+
+    def give_back(self, place: _Place, connection: Connection) -> None:
+        """An answer has been read, or nobody wants the rest of it."""
+        self._open.discard(connection)
+        if not connection.is_reusable:
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        connection.unused_since = loop.time()
+        self._pools[place].unused.append(connection)
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(self._idle_s, self._sweep)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
 
     async def _ask(self, connection: Connection, method: str, head: bytes, body: bytes | None) -> Answer:
         self._open.add(connection)
@@ -141,17 +148,6 @@ class Client:
                 return connection
             connection.close()
         return None
-
-    def _give_back(self, place: _Place, connection: Connection) -> None:
-        self._open.discard(connection)
-        if not connection.is_reusable:
-            connection.close()
-            return
-        loop = asyncio.get_running_loop()
-        connection.unused_since = loop.time()
-        self._pools[place].unused.append(connection)
-        if self._sweeping is None:
-            self._sweeping = loop.call_later(self._idle_s, self._sweep)
 
     def _sweep(self) -> None:
         """Close what has been unused for too long."""
@@ -209,6 +205,24 @@ class Client:
     def _context(self) -> ssl.SSLContext:
         self._tls = self._tls or ssl.create_default_context()
         return self._tls
+
+
+class Sending:
+    """A request on its way, as a context: its answer inside, its connection given back behind it."""
+
+    def __init__(self, client: Client, place: _Place, method: str, head: bytes, body: bytes | None) -> None:
+        self._client = client
+        self._place = place
+        self._request = method, head, body
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Answer:
+        self._connection, answer = await self._client.answered(self._place, *self._request)
+        return answer
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._connection is not None
+        self._client.give_back(self._place, self._connection)
 
 
 async def read_at_most(answer: Answer, most_bytes: int) -> bytes:

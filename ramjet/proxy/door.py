@@ -12,7 +12,6 @@ from ramjet.proxy.errors import Refusal
 from ramjet.proxy.options import Options
 from ramjet.proxy.paths import is_engine_admin
 
-
 _GO_ON = "100-continue"
 """The one thing that clients expect: to be told that they may send a long body (RFC 9110, section 10.1.1)."""
 

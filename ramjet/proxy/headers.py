@@ -23,6 +23,11 @@ PROBE = "x-ramjet-probe"
 RANK = "x-data-parallel-rank"
 """By which SGLang and vLLM are told which of their data-parallel ranks is meant."""
 
+_TO_REPLICA = _HOP_BY_HOP | {"host", "content-length", "expect", REQUEST_ID}
+_PLAIN_TO_REPLICA = _TO_REPLICA | {"accept-encoding"}
+_TO_CLIENT = _HOP_BY_HOP | {REQUEST_ID}
+_TO_CLIENT_ANEW = _TO_CLIENT | {"content-length"}
+
 Headers = CIMultiDict[str] | CIMultiDictProxy[str]
 
 
@@ -45,13 +50,11 @@ def to_replica(
         drop_key: the client's key was for Ramjet, and is no replica's business.
         rank: the data-parallel rank that it is for, whatever the client wants; None leaves it to client and engine.
     """
-    dropped = {"host", "content-length", "expect", REQUEST_ID}
-    if plain:
-        dropped.add("accept-encoding")
+    dropped = _PLAIN_TO_REPLICA if plain else _TO_REPLICA
     if key is not None or drop_key:
         dropped |= _KEYS
     if rank is not None:
-        dropped.add(RANK)
+        dropped |= {RANK}
     kept = _end_to_end(headers, dropped)
     kept[REQUEST_ID] = request_id
     if rank is not None:
@@ -63,7 +66,7 @@ def to_replica(
 
 def to_client(headers: Headers, *, keep_length: bool) -> CIMultiDict[str]:
     """The answer's headers as the client gets them; its length only where its bytes are not touched."""
-    return _end_to_end(headers, {REQUEST_ID} if keep_length else {REQUEST_ID, "content-length"})
+    return _end_to_end(headers, _TO_CLIENT if keep_length else _TO_CLIENT_ANEW)
 
 
 def request_id_of(headers: Headers) -> str:
@@ -72,13 +75,16 @@ def request_id_of(headers: Headers) -> str:
     return given if _SANE_REQUEST_ID.match(given) else uuid.uuid4().hex
 
 
-def _end_to_end(headers: Headers, dropped: set[str]) -> CIMultiDict[str]:
-    named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
-    gone = _HOP_BY_HOP | named | dropped
+def _end_to_end(headers: Headers, dropped: frozenset[str]) -> CIMultiDict[str]:
+    gone = dropped
+    for value in headers.getall("connection", ()):
+        gone = gone.union(name.strip().lower() for name in value.split(","))
     return CIMultiDict(
-        (name, _writable(value))
-        for name, value in headers.items()
-        if (lower := name.lower()) not in gone and not lower.startswith(_OUR_PREFIX)
+        [
+            (name, value if value.isascii() else _writable(value))
+            for name, value in headers.items()
+            if (lower := name.lower()) not in gone and not lower.startswith(_OUR_PREFIX)
+        ]
     )
 
 

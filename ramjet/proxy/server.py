@@ -18,6 +18,7 @@ _READ_BUFFER_BYTES = 1 << 20
 _SHUTDOWN_S = 0.05
 """Running answers had limits.drain_s before; 0 would mean for ever."""
 
+
 def health_body(fleet: Fleet, *, draining: bool) -> tuple[int, bytes]:
     """Status and body of Ramjet's own health: 200 while some replica can serve, 503 when none can or it is stopping."""
     status = "draining" if draining else fleet.status
