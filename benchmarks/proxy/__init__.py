@@ -1,0 +1,1 @@
+"""What a request through Ramjet costs, beside haproxy and beside no proxy at all."""
