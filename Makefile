@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz bench replay decision journal report picture stats acceptance lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz bench growth replay decision journal report picture stats acceptance lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -58,6 +58,9 @@ fuzz: $(VENV)/.dev ## 200,000 mutated requests and answers (ARGS="--count 2000")
 
 bench: $(VENV)/.dev ## what requests cost through Ramjet, as multiples of haproxy's (ARGS="--rounds 3")
 	@$(BIN)/python -m benchmarks.proxy $(ARGS)
+
+growth: $(VENV)/.dev ## how that grows: with bodies, replicas, streams, conversations (ARGS="--axis body")
+	@$(BIN)/python -m benchmarks.proxy.growth $(ARGS)
 
 replay: $(VENV)/.run ## 50,000 recorded requests through one simulated replica (ARGS="--requests 5000")
 	@$(BIN)/python benchmarks/sim_replay.py $(ARGS)

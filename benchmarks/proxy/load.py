@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import cast
 from urllib.parse import urlsplit
@@ -60,13 +62,8 @@ class Client(asyncio.Protocol):
         """Send a request, and read its answer; whether it is one, with status 200 and all of it."""
         self._done = asyncio.get_running_loop().create_future()
         self._got, self._left, self._is_chunked, self._last_at = [], None, False, 0.0
-        size = sum(map(len, body))
-        head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-            f"User-Agent: bench\r\nAccept: */*\r\nContent-Length: {size}\r\n\r\n"
-        )
-        self._seen.sent_bytes += size
-        self._transport.writelines([head.encode(), *body])
+        self._seen.sent_bytes += sum(map(len, body))
+        self._transport.writelines([_head(host, body), *body])
         return await self._done
 
     def data_received(self, data: bytes) -> None:
@@ -116,6 +113,33 @@ class Client(asyncio.Protocol):
         self._done = None
 
 
+class _Begun(asyncio.Protocol):
+    """A connection whose answer is waited for until it has begun."""
+
+    def __init__(self, begun: asyncio.Future[None]) -> None:
+        self._begun = begun
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, _: bytes) -> None:
+        if not self._begun.done():
+            self._begun.set_result(None)
+
+    def send(self, host: str, body: Body) -> None:
+        self._transport.writelines([_head(host, body), *body])
+
+    def close(self) -> None:
+        self._transport.abort()
+
+
+def _head(host: str, body: Body) -> bytes:
+    return (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"User-Agent: bench\r\nAccept: */*\r\nContent-Length: {sum(map(len, body))}\r\n\r\n"
+    ).encode()
+
+
 async def drive(urls: Sequence[str], bodies: Bodies, workers: int, until: float, *, pause_s: float = 0.0) -> Seen:
     """Let workers send their bodies, each on a connection of its own, until a time of `perf_counter`."""
     seen = Seen()
@@ -146,6 +170,26 @@ async def drive(urls: Sequence[str], bodies: Bodies, workers: int, until: float,
         for worker in range(workers):
             group.create_task(work(worker))
     return seen
+
+
+@contextlib.asynccontextmanager
+async def kept_open(urls: Sequence[str], bodies: Bodies, number: int) -> AsyncIterator[None]:
+    """So many streams that have begun and go on while this context lasts."""
+    loop, clients = asyncio.get_running_loop(), []
+    for worker in range(number):
+        place, begun = urlsplit(urls[worker % len(urls)]), loop.create_future()
+        _, client = await loop.create_connection(
+            partial(_Begun, begun), place.hostname or "", place.port or 80
+        )  # fmt: skip
+        client.send(place.netloc, next(bodies(worker)))
+        async with asyncio.timeout(_TIMEOUT_S):
+            await begun
+        clients.append(client)
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.close()
 
 
 def percentile(values: Iterable[float], part: float) -> float | None:

@@ -81,18 +81,20 @@ def scenario(name: str, corpus: Corpus) -> Scenario:
     """
     if name.startswith("long") and name[4:].isdigit():
         return Scenario(f"a conversation of {name[4:]} KB and more", 4, _long(corpus, int(name[4:]) * 1_000))
-    one = _ones(corpus, chunks=16)
+    one = ones(corpus, chunks=16)
     return {
         "lone": Scenario("one small request at a time", 1, one),
         "small": Scenario("small requests", 16, one),
-        "stream0": Scenario("200 chunks in bursts", 16, _ones(corpus, chunks=200, stream=True)),
-        "stream10": Scenario("chunks 10 ms apart", 64, _ones(corpus, chunks=100, gap_us=10_000, stream=True)),
+        "stream0": Scenario("200 chunks in bursts", 16, ones(corpus, chunks=200, stream=True)),
+        "stream10": Scenario("chunks 10 ms apart", 64, ones(corpus, chunks=100, gap_us=10_000, stream=True)),
         "agent": Scenario("agents of four apps", 12, _agents(corpus)),
         "stall": Scenario("streams while 1.2 MB prompts come", 36, _stall(corpus)),
     }[name]
 
 
-def _ones(corpus: Corpus, *, chunks: int, gap_us: int = 0, stream: bool = False) -> Bodies:
+def ones(corpus: Corpus, *, chunks: int, gap_us: int = 0, stream: bool = False) -> Bodies:
+    """Conversations of one small turn."""
+
     def bodies(_: int) -> Iterator[Body]:
         while True:
             one = Conversation(corpus, chunks=chunks, gap_us=gap_us, stream=stream)
@@ -118,7 +120,7 @@ def _long(corpus: Corpus, size: int) -> Bodies:
 def _agents(corpus: Corpus) -> Bodies:
     """Two conversations a worker, of apps that have a system prompt of 68 KB each; a fifth of the calls are small."""
     systems = [corpus.text(68_000) for _ in range(4)]
-    small = _ones(corpus, chunks=16)
+    small = ones(corpus, chunks=16)
 
     def bodies(worker: int) -> Iterator[Body]:
         talks: list[Conversation | None] = [None, None]
@@ -144,6 +146,6 @@ def _agents(corpus: Corpus) -> Bodies:
 
 
 def _stall(corpus: Corpus) -> Bodies:
-    streams = _ones(corpus, chunks=100, gap_us=10_000, stream=True)
+    streams = ones(corpus, chunks=100, gap_us=10_000, stream=True)
     longs = _long(corpus, 1_200_000)
     return lambda worker: streams(worker) if worker < 32 else longs(worker)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,12 +84,21 @@ def haproxy(urls: Sequence[str], directory: Path) -> Iterator[System | None]:
 
 
 @contextlib.contextmanager
-def ramjet(urls: Sequence[str], directory: Path, *, module: str = "ramjet") -> Iterator[System]:
-    """Ramjet as it ships in front of engines: everything on, its log in a file."""
+def ramjet(
+    urls: Sequence[str], directory: Path, *, module: str = "ramjet", settings: Mapping[str, str] | None = None
+) -> Iterator[System]:
+    """Ramjet as it ships in front of engines: everything on, its log in a file.
+
+    Args:
+        urls: the engines.
+        directory: for its log and its journal.
+        module: what is run.
+        settings: by the names of environment variables.
+    """
     port, admin = _free_ports(2)
     replicas = [f"--replica=r{place}={url}" for place, url in enumerate(urls)]
     command = [sys.executable, "-m", module, "serve", "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
-    environment = {**os.environ, "XDG_STATE_HOME": str(directory)}
+    environment = {**os.environ, "XDG_STATE_HOME": str(directory), **(settings or {})}
     log = directory / "ramjet.log"
     with _started([*command, *replicas], log, [port], core=_PROXY_CORE, environment=environment) as process:
         yield System("ramjet", [f"http://127.0.0.1:{port}"], process)
