@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import ssl
 import time
@@ -163,6 +164,9 @@ async def serve(settings: Settings, path: Path | None, read: Callable[[], Settin
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running(settings, journal=True) as ramjet, asyncio.TaskGroup() as tasks:
+        # What is there now stays: the collector need not look through it, for tens of milliseconds, again and again.
+        gc.collect()
+        gc.freeze()
         reloader = Reloader(path, read, ramjet.control.apply)
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         reloading = tasks.create_task(reloader.run(), name="reload")

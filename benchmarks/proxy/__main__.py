@@ -10,7 +10,6 @@ the next one begins. Without haproxy (`apt install haproxy`) there are no ratios
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
 from collections import defaultdict
@@ -19,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import SystemRandom
-from time import perf_counter
+from time import perf_counter, sleep
 
 import click
 import uvloop
@@ -35,6 +34,8 @@ GOALS = {
     "small": 2.5, "stream0": 1.5, "stream10": 1.3, "long600": 2.0, "long1200": 2.0, "agent": 1.8,
 }  # fmt: skip
 """Of the time of the processor: at most so many times haproxy's."""
+_SETTLE_S = 2.0
+"""Until Ramjet has met its replicas."""
 LONGEST_MS = 2.0
 """No step of the event loop takes longer while prompts of 1.2 MB come."""
 EXAMPLES = """
@@ -148,9 +149,14 @@ def longest_steps(seconds: float) -> list[str]:
     with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
         directory = Path(made)
         said = directory / "longest"
-        os.environ["RAMJET_LONGEST"] = str(said)
+        settings = {
+            "RAMJET_LONGEST": str(said),
+            "RAMJET_FROM_S": str(_SETTLE_S),
+            "RAMJET_UNTIL_S": str(_SETTLE_S + seconds),
+        }
         urls = stack.enter_context(engines(2, directory))
-        with ramjet(urls, directory, module="benchmarks.proxy.callbacks") as system:
+        with ramjet(urls, directory, module="benchmarks.proxy.callbacks", settings=settings) as system:
+            sleep(_SETTLE_S)
             measured("long1200", system, seconds)
         return said.read_text(encoding="utf-8").splitlines()
 
