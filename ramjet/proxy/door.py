@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from itertools import chain
 
 from aiohttp import HttpVersion11, web
 
+from ramjet.core.prompt import ENDPOINTS
 from ramjet.proxy import errors
 from ramjet.proxy.errors import Refusal
 from ramjet.proxy.options import Options
@@ -39,7 +41,7 @@ class Door:
             Refused: it is not let in.
         """
         options = self.options
-        if sum(len(name) + len(value) for name, value in request.raw_headers) > options.header_bytes:
+        if sum(map(len, chain.from_iterable(request.raw_headers))) > options.header_bytes:
             raise Refused(
                 errors.HEADERS_TOO_LARGE,
                 f"request headers exceed limits.header_bytes = {options.header_bytes:,} bytes",
@@ -51,7 +53,7 @@ class Door:
             raise Refused(errors.BAD_FRAMING, "no transfer encoding but chunked is understood; use content-encoding")
         if options.client_keys and not _is_preflight(request) and not _shows_one_of(request, options.client_keys):
             raise Refused(errors.NO_KEY, "show one of client_keys as 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
-        if not options.allow_engine_admin and is_engine_admin(request.raw_path):
+        if request.raw_path not in ENDPOINTS and not options.allow_engine_admin and is_engine_admin(request.raw_path):
             raise Refused(
                 errors.FORBIDDEN,
                 "this path administers the engine; call the replica itself, or set allow_engine_admin: true",

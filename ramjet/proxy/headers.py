@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -72,7 +72,7 @@ def to_client(headers: Headers, *, keep_length: bool) -> CIMultiDict[str]:
 def request_id_of(headers: Headers) -> str:
     """The client's request id when it is sane, else a new one."""
     given = headers.get(REQUEST_ID, "")
-    return given if _SANE_REQUEST_ID.match(given) else uuid.uuid4().hex
+    return given if _SANE_REQUEST_ID.match(given) else secrets.token_hex(16)
 
 
 def _end_to_end(headers: Headers, dropped: frozenset[str]) -> CIMultiDict[str]:
