@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import NamedTuple
 
 import xxhash
+from msgspec import Struct
 
 from ramjet.core.cache import Blocks, EngineCache, Hit, Lost, Match, Node, Seat
 from ramjet.core.capacity import Capacities
@@ -38,7 +38,7 @@ _FAR = 128
 """What has more runs before it than this is not about to be pushed out."""
 
 
-class Outlook(NamedTuple):
+class Outlook(Struct, frozen=True):
     """What a prompt would find at a replica."""
 
     hit: Hit
@@ -48,7 +48,7 @@ class Outlook(NamedTuple):
     """Snapshots on that path."""
 
 
-class Sought(NamedTuple):
+class Sought(Struct, frozen=True):
     """What a prompt was believed to find when it was sent."""
 
     tokens: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
+from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission
@@ -58,7 +58,7 @@ class Choice:
         (home,) = self._offers.candidates(visit, [replica], self._offers.long_tokens(visit, pool_tokens), now)
         ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
         # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
-        others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
+        others = ideal, replace(ideal, replica=" ", in_flight=home.in_flight)
         decision = decide(
             self._ask(visit), (home, *others), rules=self._offers.policy.rules, costs=self._offers.policy.costs
         )

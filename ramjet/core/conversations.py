@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ramjet.core.cache import Blocks, Match, Node, PrefixCache
 from ramjet.core.hints import Hint
@@ -21,8 +23,7 @@ HINT_BYTES = 400
 """What each of the two keys takes by which a living conversation with a hint is found; measured with 50,000 of them."""
 
 
-@dataclass(slots=True, eq=False)
-class Conversation:
+class Conversation(Struct, eq=False):
     """A row of turns, each of which extends the one before, or was made from it by compaction."""
 
     id: int
@@ -69,8 +70,7 @@ class Conversation:
     """Tokens of its last prompt, estimated where the engine has not said."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Turn:
+class Turn(Struct, frozen=True, eq=False):
     """One turn of a conversation, with what it takes to undo it."""
 
     conversation: Conversation
@@ -87,8 +87,7 @@ class Turn:
         return self.before.home
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """What the history knows of a prompt, before anything is changed."""
 
     match: Match

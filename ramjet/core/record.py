@@ -6,7 +6,8 @@ Every reader (log, metrics, journal, page) is fed with the same Record and adds 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ramjet.core.causes import Clues
 from ramjet.core.usage import Usage
@@ -61,8 +62,7 @@ def short(conversation: int) -> str:
     return f"{conversation:016x}"[:12]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """One finished request. Times are in seconds; None is unknown."""
 
     request_id: str

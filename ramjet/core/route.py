@@ -8,12 +8,12 @@ a measured TTFT; there are no weights.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import xxhash
+from msgspec import Struct, field
 
 TIE_S = 0.05
 TIE_RATIO = 0.05
@@ -35,8 +35,7 @@ REASONS = (
 """Every reason a decision can have; also the values of the metric's label."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     """One request as routing sees it."""
 
     body_bytes: int
@@ -55,8 +54,8 @@ class Ask:
     """The prompt cut where the number of living conversations that share it changes: (end in tokens, conversations)."""
 
 
-class Candidate(NamedTuple):
-    """One replica as this request sees it. A tuple, for each request makes one of every replica."""
+class Candidate(Struct, frozen=True, gc=False):
+    """One replica as this request sees it."""
 
     replica: str
     identity: str
@@ -126,7 +125,7 @@ class Cost(Protocol):
         """Seconds at each of the candidates, never negative."""
 
 
-class Scored(NamedTuple):
+class Scored(Struct, frozen=True):
     """A candidate with the working of its cost."""
 
     candidate: Candidate
@@ -142,8 +141,7 @@ class Scored(NamedTuple):
         return dict(zip(self.names, self.seconds, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The ranking and its working: the first is the choice, the others are where to go if it fails."""
 
     ranked: tuple[Scored, ...]

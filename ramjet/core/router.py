@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from statistics import median
+
+from msgspec.structs import replace
 
 from ramjet.core.admission import Admission
 from ramjet.core.beliefs import Belief

@@ -66,7 +66,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """What makes each version from the one before; released ones never change."""
 VERSION = len(MIGRATIONS)
 
-USAGE = tuple(field.name for field in fields(Usage))
+USAGE = Usage.__struct_fields__
 NESTED = ("costs", "clues")
 """Fields of a record that are kept as JSON, whatever they are made of."""
 OF_COLD = frozenset({"clues"})
@@ -75,9 +75,9 @@ LEFT_OUT: frozenset[str] = frozenset()
 """Fields of a record that are not kept."""
 RECORD = tuple(
     name
-    for field in fields(Record)
-    if field.name not in LEFT_OUT
-    for name in (USAGE if field.name == "usage" else (field.name,))
+    for field in Record.__struct_fields__
+    if field not in LEFT_OUT
+    for name in (USAGE if field == "usage" else (field,))
 )
 """The columns that a record fills."""
 PROMPT = ("hint", "rendered_bytes", "base", "blocks")

@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from msgspec import Struct
 
 from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
 from ramjet.core.cache.tree import NOTHING, Blocks, Match, Node, PrefixCache
@@ -20,7 +21,7 @@ Lost = Literal["token_pool", "snapshot_pool", "per_path"]
 """Where room was short when something was let go; `per_path` is the cap on a conversation's snapshots."""
 
 
-class Hit(NamedTuple):
+class Hit(Struct, frozen=True):
     """How much of a prompt can be reused."""
 
     depth: int
@@ -34,8 +35,7 @@ class Hit(NamedTuple):
     """Whether the state at its end does."""
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
+class Seat(Struct, eq=False):
     """A running request's place in the cache."""
 
     blocks: Blocks

@@ -11,8 +11,8 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import Struct
 
 # What the process really pays, measured by tests/test_memory.py (100,000 conversations of 50 KB) and rounded up:
 # a node with its two arrays, its place in the order of use and in the index; a block is a hash (8) and an end (4).
@@ -20,8 +20,7 @@ NODE_BYTES = 700
 BLOCK_BYTES = 12
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class Blocks(Struct, frozen=True, eq=False):
     """A prompt as blocks: `hashes[i]` names the whole prefix up to block i, `ends[i]` is its length in tokens.
 
     Both arrays have one entry per block; `ends` never falls. Hashes are unsigned 64-bit, ends unsigned 32-bit.
@@ -82,10 +81,10 @@ class Node:
             node = node.parent
 
 
-class Match(NamedTuple):
+class Match(Struct, frozen=True):
     """How far a prompt is known: `depth` blocks, the last of them in `node` (None when nothing is known).
 
-    A tuple, as `Hit` is: a router makes one for each replica and request.
+    A router makes one for each replica and request.
     """
 
     depth: int
@@ -140,7 +139,7 @@ class PrefixCache:
 
         `known` is a part of it that is known to be held, to the end of a run.
         """
-        depth, last, above = known
+        depth, last, above = known.depth, known.node, known.above
         hashes, index = blocks.hashes, self._index
         most = len(hashes)
         while depth < most:
