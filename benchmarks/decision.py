@@ -134,13 +134,6 @@ class TimedOffers(Offers):
         self.took_s += process_time() - began
         return iter(found)
 
-    def is_free_somewhere(self, *looking: Any) -> bool:
-        """The same."""
-        began = process_time()
-        found = super().is_free_somewhere(*looking)
-        self.took_s += process_time() - began
-        return found
-
 
 class Timed(Router):
     """The router, with a clock at its parts."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
@@ -80,36 +78,29 @@ class Choice:
         where that matters: nobody is chosen who is dearer so far than who is as good as the cheapest that is free. What
         costs promise sees to that.
         """
-        first_look = self.rank(visit, now, harm="free") if self._asks_to_enter(visit) else None
+        # Not where no prompt was read, nor where it was placed before: such a request does not have to wait.
+        asks_to_enter = self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
+        first_look = self.rank(visit, now, harm="free") if asks_to_enter else None
         if first_look is None or first_look.refused:
             return self.rank(visit, now)
         ranked, is_free = first_look.ranked, self._offers.policy.terms.costs_nothing
-        free_s = min((each.total_s for each in ranked if is_free(each.candidate)), default=math.inf)
-        home = self.home(visit)
+        dear = [each for each in ranked if not is_free(each.candidate)]
+        if not dear or len(dear) == len(ranked):
+            return first_look
+        limit_s, home = tied_until_s(min(each.total_s for each in ranked if is_free(each.candidate))), self.home(visit)
         matter = {
             each.candidate.replica: each.candidate.long_tokens
-            for each in ranked
-            if not is_free(each.candidate) and (each.total_s <= tied_until_s(free_s) or each.candidate.replica == home)
+            for each in dear
+            if each.total_s <= limit_s or each.candidate.replica == home
         }
-        if free_s == math.inf or not matter:
+        if not matter:
             return first_look
         counted = self._offers.candidates(visit, [self._offers.fleet[name] for name in matter], matter, now)
         known = {each.replica: each for each in counted}
         candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
         return decide(self._ask(visit), candidates, rules=self._offers.policy.rules, costs=self._offers.policy.costs)
 
-    def must_wait(self, visit: Visit, now: float) -> bool:
-        """Whether a request that comes would push out too much everywhere; it is held then, however much it is."""
-        if not self._asks_to_enter(visit):
-            return False
-        able = self._offers.able(visit)
-        return bool(able) and not self._offers.is_free_somewhere(visit, able, now)
-
     # -- inside -----------------------------------------------------------------------------------------------------
-
-    def _asks_to_enter(self, visit: Visit) -> bool:
-        """Whether a request that comes may have to wait; not one that no prompt was read from, or that has been placed."""
-        return self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
 
     def _ask(self, visit: Visit) -> Ask:
         conversation = visit.turn.conversation if visit.turn is not None else None

@@ -109,11 +109,7 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
-        decision = self.choice.stay(visit, now)
-        if decision is None and self.choice.must_wait(visit, now):
-            self._hold(visit, now)
-            return None
-        decision = decision or self.choice.look_around(visit, now)
+        decision = self.choice.stay(visit, now) or self.choice.look_around(visit, now)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
@@ -412,12 +408,13 @@ class Router:
         visit.decision, visit.lease = decision, lease
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
-            lease.believed_depth = belief.cache.match(visit.usable).depth
-            lease.clues = clues_of(visit, replica.name, self.beliefs)
-            lease.sought = belief.sought(visit.usable, visit.prompt_tokens)
+            here = belief.outlook(visit.usable, visit.prompt_tokens)
+            lease.believed_depth = here.found.depth
+            lease.clues = clues_of(visit, replica.name, here, self.beliefs)
+            lease.sought = belief.sought(here)
             # Booked before it is read: whoever comes next with the same prefix will find it there.
             lease.cache = belief.cache
-            lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
+            lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now, here)
             self.conversations.settle(visit.turn.conversation, replica.name)
             visit.turn.conversation.life = belief.life
         replica.others.booked(self._ours(replica, belief))
@@ -479,8 +476,10 @@ class Router:
             # Replicas of one fleet are mostly of one kind: what nothing is known of is taken for one of them.
             paces = [belief.pace for belief in self.beliefs.values()]
             known = [pace.factor for pace in paces if pace.is_known]
-            for pace in paces if known else ():
-                pace.expect(median(known))
+            if known:
+                usual = median(known)
+                for pace in paces:
+                    pace.expect(usual)
 
     def _learn(self, visit: Visit, lease: Lease, usage: Usage, now: float) -> None:
         if visit.usable is None or visit.turn is None or visit.arrival.fingerprint is None:

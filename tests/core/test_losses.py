@@ -68,7 +68,7 @@ def apply(belief: Belief, seats: list[Seat], event: tuple[Any, ...], now: float)
         belief.cache.leave(seats.pop(rest[0] % len(seats) if kind == "leave" else -1), now)
     if kind == "report":
         blocks, length = prompt(rest[0]), BLOCK * len(rest[0])
-        sought = replace(belief.sought(blocks, length), tokens=4_096)
+        sought = replace(belief.sought(belief.outlook(blocks, length)), tokens=4_096)
         belief.report(blocks, length, sought=sought, cached_tokens=BLOCK, owner=rest[1], now=now)
     if kind == "pace":
         belief.pace.learn(1.0, rest[0])

@@ -36,7 +36,7 @@ class EagerBelief(Belief):
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         found, hit = self.cache.look(blocks, prompt_tokens)
         path = list(found.node.path()) if found.node is not None else []
-        return Outlook(hit, path, sum(node.snapshot for node in path))
+        return Outlook(hit, path, sum(node.snapshot for node in path), found)
 
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
@@ -48,9 +48,6 @@ class EagerBelief(Belief):
 class EagerChoice(Choice):
     def stay(self, visit: Visit, now: float) -> Decision | None:
         return None
-
-    def must_wait(self, visit: Visit, now: float) -> bool:
-        return False
 
     def look_around(self, visit: Visit, now: float) -> Decision | None:
         return self.rank(visit, now)

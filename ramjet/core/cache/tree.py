@@ -122,7 +122,7 @@ class PrefixCache:
     @property
     def cost_bytes(self) -> int:
         """Memory this cache takes in the process, estimated."""
-        return self.nodes * NODE_BYTES + self.blocks * BLOCK_BYTES
+        return len(self._index) * NODE_BYTES + self.blocks * BLOCK_BYTES
 
     @property
     def oldest_at(self) -> float | None:
@@ -164,14 +164,15 @@ class PrefixCache:
             return True
         return hashes[depth] not in self._index if inside == len(node.hashes) else hashes[depth] != node.hashes[inside]
 
-    def insert(self, blocks: Blocks, now: float) -> Node | None:
+    def insert(self, blocks: Blocks, now: float, found: Match | None = None) -> Node | None:
         """Take the whole prompt in, mark its path as just used, and evict others until the pool is kept.
 
-        Returns the node that ends with the prompt's last block that found room; None for a prompt without blocks.
+        `found` is what it matches, where that is known. Returns the node that ends with the prompt's last block that found
+        room; None for a prompt without blocks.
         """
         if not blocks.hashes:
             return None
-        found = self.match(blocks)
+        found = self.match(blocks) if found is None else found
         tail = found.node
         if tail is not None and (inside := found.depth - found.above) < len(tail.hashes):
             # The prompt leaves a longer run or ends inside it: its end must be a node, or a hold would hold too much.
@@ -187,9 +188,11 @@ class PrefixCache:
 
     def touch(self, tail: Node, now: float) -> None:
         """Mark the path that ends in `tail` as just used."""
-        for node in tail.path():
+        node: Node | None = tail
+        while node is not None:
             node.touched_at = now
             self._order.move_to_end(node)
+            node = node.parent
 
     def hold(self, tail: Node) -> None:
         """Keep the path that ends in `tail` from being evicted, until `release`."""
