@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
@@ -30,14 +32,10 @@ class Choice:
         # Whose home has been removed is new again, or all of them would go to one replica.
         return home if home in self._offers.fleet.replicas else None
 
-    def rank(self, visit: Visit, now: float, *, harm: Counted = "all") -> Decision | None:
+    def rank(self, visit: Visit, now: float) -> Decision | None:
         """Rank all replicas that can serve a request; None where there is none."""
-        able = self._offers.able(visit)
-        if not able:
-            return None
-        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
-        candidates = list(self._offers.candidates(visit, able, longs, now, harm=harm))
-        return decide(self._ask(visit), candidates, rules=self._offers.policy.rules, costs=self._offers.policy.costs)
+        candidates = self._candidates(visit, now, "all")
+        return self._decide(visit, candidates) if candidates else None
 
     def stay(self, visit: Visit, now: float) -> Decision | None:
         """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
@@ -57,9 +55,7 @@ class Choice:
         ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
         # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
         others = ideal, replace(ideal, replica=" ", in_flight=home.in_flight)
-        decision = decide(
-            self._ask(visit), (home, *others), rules=self._offers.policy.rules, costs=self._offers.policy.costs
-        )
+        decision = self._decide(visit, (home, *others))
         here, *elsewhere = decision.ranked
         # Where a rule refuses one of them, or would all, it has to see who the others are.
         if decision.refused or decision.reason != "affinity" or here.candidate is not home:
@@ -71,16 +67,22 @@ class Choice:
         best = home.matched_tokens  # the ideal is nobody's
         return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
 
-    def look_around(self, visit: Visit, now: float) -> Decision | None:
+    def glance(self, visit: Visit, now: float) -> list[Candidate]:
+        """All replicas that can serve a request which comes, with harm counted until it is too much to enter free of charge.
+
+        Empty for one that does not have to wait: no prompt was read from it, or it was placed before. Where they are all
+        too dear, it is held, however much dearer they are.
+        """
+        asks_to_enter = self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
+        return self._candidates(visit, now, "free") if asks_to_enter else []
+
+    def look_around(self, visit: Visit, now: float, glanced: Sequence[Candidate]) -> Decision | None:
         """The decision among all replicas; None where there is none.
 
-        What a request would push out is counted only until it is too much to enter free of charge, and to the end only
-        where that matters: nobody is chosen who is dearer so far than who is as good as the cheapest that is free. What
-        costs promise sees to that.
+        Harm is counted to the end only where that matters: nobody is chosen who is dearer so far than who is as good as the
+        cheapest that is free. What costs promise sees to that. `glanced` is what `glance` saw.
         """
-        # Not where no prompt was read, nor where it was placed before: such a request does not have to wait.
-        asks_to_enter = self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
-        first_look = self.rank(visit, now, harm="free") if asks_to_enter else None
+        first_look = self._decide(visit, glanced) if glanced else None
         if first_look is None or first_look.refused:
             return self.rank(visit, now)
         ranked, is_free = first_look.ranked, self._offers.policy.terms.costs_nothing
@@ -98,9 +100,18 @@ class Choice:
         counted = self._offers.candidates(visit, [self._offers.fleet[name] for name in matter], matter, now)
         known = {each.replica: each for each in counted}
         candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
-        return decide(self._ask(visit), candidates, rules=self._offers.policy.rules, costs=self._offers.policy.costs)
+        return self._decide(visit, candidates)
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _candidates(self, visit: Visit, now: float, harm: Counted) -> list[Candidate]:
+        able = self._offers.able(visit)
+        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
+        return list(self._offers.candidates(visit, able, longs, now, harm=harm))
+
+    def _decide(self, visit: Visit, candidates: Collection[Candidate]) -> Decision:
+        policy = self._offers.policy
+        return decide(self._ask(visit), candidates, rules=policy.rules, costs=policy.costs)
 
     def _ask(self, visit: Visit) -> Ask:
         conversation = visit.turn.conversation if visit.turn is not None else None

@@ -109,7 +109,13 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
-        decision = self.choice.stay(visit, now) or self.choice.look_around(visit, now)
+        decision = self.choice.stay(visit, now)
+        if decision is None:
+            glanced = self.choice.glance(visit, now)
+            if glanced and not any(map(self.policy.terms.costs_nothing, glanced)):
+                self._hold(visit, now)
+                return None
+            decision = self.choice.look_around(visit, now, glanced)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
