@@ -336,7 +336,7 @@ class Router:
     @property
     def memory_bytes(self) -> int:
         """What beliefs and conversations take, estimated."""
-        return self.conversations.cost_bytes + sum(belief.cache.cost_bytes for belief in self.beliefs.values())
+        return self.conversations.cost_bytes + sum([belief.cache.cost_bytes for belief in self.beliefs.values()])
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class Router:
             or (known is not None and known.running > 0),
             cuts=tokens(arrival.cuts),
             shared=shared,
-            shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
+            shared_tokens=max([0, *(end for end, conversations in shared if conversations > 1)]) if shared else 0,
         )
         return visit, sighting
 
