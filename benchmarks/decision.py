@@ -39,6 +39,7 @@ from typing import Any, Literal, get_args
 import click
 
 from ramjet.core.admission import Mode
+from ramjet.core.choice import Choice
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.offers import Offers
@@ -134,13 +135,6 @@ class TimedOffers(Offers):
         self.took_s += process_time() - began
         return iter(found)
 
-    def is_free_somewhere(self, *looking: Any) -> bool:
-        """The same."""
-        began = process_time()
-        found = super().is_free_somewhere(*looking)
-        self.took_s += process_time() - began
-        return found
-
 
 class Timed(Router):
     """The router, with a clock at its parts."""
@@ -148,6 +142,7 @@ class Timed(Router):
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet, replace(SHIPPED, memory_bytes=1 << 40))
         self.offers: TimedOffers = TimedOffers(fleet, self.policy, self.beliefs, self.conversations, self.returns)
+        self.choice = Choice(self.offers, self.admission)
         self.booking_s = 0.0
 
     def enforce(self, mode: Mode) -> None:

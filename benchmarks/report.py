@@ -19,13 +19,14 @@ import subprocess
 import sys
 import tempfile
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
 import click
 from journal import requests
+from msgspec.structs import replace
 
 from ramjet.core.causes import Clues, Loss, Pressure
 from ramjet.core.record import Record

@@ -29,6 +29,7 @@ from ramjet.journal.sampling import keep_sampling
 from ramjet.journal.schema import JournalError
 from ramjet.journal.store import Store
 from ramjet.journal.writer import Journal
+from ramjet.logs import say_request
 from ramjet.metrics import Metrics
 from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
@@ -98,7 +99,7 @@ async def running(
     kept = _journal(settings, secret, metrics) if journal and settings.journal.enabled else None
 
     def record(finished: Record, arrival: Arrival | None) -> None:
-        log.info("request", **finished.log_fields())
+        say_request(finished.log_fields())
         metrics.observe(finished)
         picture.finished(finished, time.monotonic())
         if kept is not None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    Metric,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Metric, disable_created_metrics, generate_latest
 
 from ramjet.core.causes import CAUSES
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.core.record import OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.route import REASONS
+from ramjet.counts import Counts, Spread
 
 ENDPOINT_NAMES = (*ENDPOINTS.values(), "other")
 DRIFTS = ("missing", "unexpected")
@@ -39,126 +34,114 @@ class Metrics:
         self._known: set[str] = set()
         self.registry = CollectorRegistry()
         own = self.registry
-        self.requests = Counter(
-            "ramjet_requests", "Requests by how they ended.", ["replica", "endpoint", "outcome"], registry=own
+        self.requests = Counts(
+            "ramjet_requests", "Requests by how they ended.", ["replica", "endpoint", "outcome"], own
         )
-        self.ttft = Histogram(
+        self.ttft = Spread(
             "ramjet_ttft_seconds",
             "Request received to first generated token, streams only.",
             ["replica", "size_class", "temperature"],
             buckets=_TTFT_BUCKETS,
             registry=own,
         )
-        self.duration = Histogram(
+        self.duration = Spread(
             "ramjet_duration_seconds",
             "Request received to the end of its answer.",
             ["replica", "endpoint"],
             buckets=_DURATION_BUCKETS,
             registry=own,
         )
-        self.prompt_tokens = Counter(
-            "ramjet_prompt_tokens", "Prompt tokens that engines reported.", ["replica"], registry=own
+        of_replica = ["replica"]
+        self.prompt_tokens = Counts("ramjet_prompt_tokens", "Prompt tokens that engines reported.", of_replica, own)
+        self.cached_tokens = Counts("ramjet_cached_tokens", "Prompt tokens that engines reused.", of_replica, own)
+        self.matched_tokens = Counts(
+            "ramjet_matched_tokens", "Prompt tokens believed reusable when sent.", of_replica, own
         )
-        self.cached_tokens = Counter(
-            "ramjet_cached_tokens", "Prompt tokens that engines reused.", ["replica"], registry=own
-        )
-        self.matched_tokens = Counter(
-            "ramjet_matched_tokens", "Prompt tokens believed reusable when sent.", ["replica"], registry=own
-        )
-        self.drift_tokens = Counter(
+        self.drift_tokens = Counts(
             "ramjet_drift_tokens",
             "Prompt tokens of which belief and report differ: missing was believed and not reused, unexpected reused.",
             ["replica", "kind"],
-            registry=own,
+            own,
         )
-        self.completion_tokens = Counter(
-            "ramjet_completion_tokens", "Tokens that engines generated.", ["replica"], registry=own
+        self.completion_tokens = Counts("ramjet_completion_tokens", "Tokens that engines generated.", of_replica, own)
+        self.usage_unknown = Counts(
+            "ramjet_usage_unknown", "Answered prompts whose cached tokens were not reported.", of_replica, own
         )
-        self.usage_unknown = Counter(
-            "ramjet_usage_unknown", "Answered prompts whose cached tokens were not reported.", ["replica"], registry=own
-        )
-        self.turns = Counter(
+        self.turns = Counts(
             "ramjet_turns",
             "Answered turns by how much of what could be reused was.",
             ["size_class", "temperature"],
-            registry=own,
+            own,
         )
-        self.cold_turns = Counter(
-            "ramjet_cold_turns",
-            "Answered turns that were cold, by what made them so.",
-            ["replica", "cause"],
-            registry=own,
+        self.cold_turns = Counts(
+            "ramjet_cold_turns", "Answered turns that were cold, by what made them so.", ["replica", "cause"], own
         )
-        self.decisions = Counter(
-            "ramjet_decisions", "Placements by why they went there.", ["replica", "reason"], registry=own
-        )
-        self.confined = Counter(
+        self.decisions = Counts("ramjet_decisions", "Placements by why they went there.", ["replica", "reason"], own)
+        self.confined = Counts(
             "ramjet_long_confined",
             "Long prompts that the long_prompt rule put beside other long conversations which do not fit with them.",
-            ["replica"],
-            registry=own,
+            of_replica,
+            own,
         )
-        self.slices = Counter(
-            "ramjet_slices", "Starts of long prompts that were read ahead of them.", ["replica"], registry=own
-        )
-        self.held_s = Histogram(
+        self.slices = Counts("ramjet_slices", "Starts of long prompts that were read ahead of them.", of_replica, own)
+        self.held_s = Spread(
             "ramjet_held_seconds",
             "How long requests waited in Ramjet for room, those that did.",
+            [],
             buckets=_DURATION_BUCKETS,
             registry=own,
         )
-        self.would_hold = Counter(
-            "ramjet_would_hold", "Requests that admission would have held, had it been enforced.", registry=own
+        self.would_hold = Counts(
+            "ramjet_would_hold", "Requests that admission would have held, had it been enforced.", [], own
         )
+        # These are counted by the journal's thread.
         self.journal_written = Counter("ramjet_journal_written", "Requests that are in the journal.", registry=own)
         self.journal_dropped = Counter(
             "ramjet_journal_dropped", "Requests that could not be written into the journal.", registry=own
         )
-        self.prompt_size = Histogram(
-            "ramjet_prompt_tokens", "Prompts by their tokens.", buckets=(*_TOKEN_BUCKETS, 1_000_000), registry=None
+        # To the registry it has the name of the counter `ramjet_prompt_tokens`, which the text format tells apart.
+        apart = CollectorRegistry()
+        self.prompt_size = Spread(
+            "ramjet_prompt_tokens", "Prompts by their tokens.", [], buckets=(*_TOKEN_BUCKETS, 1_000_000), registry=apart
         )
-        self.registry.register(_Undescribed(self.prompt_size))
+        own.register(_Undescribed(self.prompt_size))
+        self._totals = (
+            self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
+            self.confined, self.slices,
+        )  # fmt: skip
         self._by_replica = (
-            self.requests, self.ttft, self.duration, self.decisions, self.prompt_tokens, self.cached_tokens,
-            self.matched_tokens, self.drift_tokens, self.completion_tokens, self.usage_unknown, self.confined, self.slices,
-            self.cold_turns,
+            *self._totals, self.requests, self.ttft, self.duration, self.decisions, self.drift_tokens, self.cold_turns,
         )  # fmt: skip
         for name in replicas:
             self.add(name)
-        for endpoint in ENDPOINT_NAMES:
-            for outcome in OUTCOMES:
-                self.requests.labels(NO_REPLICA, endpoint, outcome)
-        for size in SIZE_CLASSES:
-            for temperature in TEMPERATURES:
-                self.turns.labels(size, temperature)
+        for endpoint, outcome in product(ENDPOINT_NAMES, OUTCOMES):
+            self.requests[NO_REPLICA, endpoint, outcome] = 0
+        for size, temperature in product(SIZE_CLASSES, TEMPERATURES):
+            self.turns[size, temperature] = 0
+        self.would_hold[()] = 0
+        for spread in (self.held_s, self.prompt_size):
+            spread.make()
 
     def add(self, replica: str) -> None:
         """Make every series of a replica, so that 0 and "not exported" differ from the first scrape on."""
         self._known.add(replica)
         for endpoint in ENDPOINT_NAMES:
-            self.duration.labels(replica, endpoint)
+            self.duration.make((replica, endpoint))
             for outcome in OUTCOMES:
-                self.requests.labels(replica, endpoint, outcome)
-        for size in SIZE_CLASSES:
-            for temperature in TEMPERATURES:
-                self.ttft.labels(replica, size, temperature)
-        for reason in REASONS:
-            self.decisions.labels(replica, reason)
-        for cause in CAUSES:
-            self.cold_turns.labels(replica, cause)
-        for family in (
-            self.prompt_tokens, self.cached_tokens, self.matched_tokens, self.completion_tokens, self.usage_unknown,
-            self.confined, self.slices,
-        ):  # fmt: skip
-            family.labels(replica)
-        for kind in DRIFTS:
-            self.drift_tokens.labels(replica, kind)
+                self.requests[replica, endpoint, outcome] += 0
+        for size, temperature in product(SIZE_CLASSES, TEMPERATURES):
+            self.ttft.make((replica, size, temperature))
+        for counts, values in ((self.decisions, REASONS), (self.cold_turns, CAUSES), (self.drift_tokens, DRIFTS)):
+            for value in values:
+                counts[replica, value] += 0
+        for total in self._totals:
+            total[replica] += 0
 
     def remove(self, replica: str) -> None:
         """Drop a replica's series; what still ends there is counted as no replica's."""
         self._known.discard(replica)
         for family in self._by_replica:
-            family.remove_by_labels({"replica": replica})
+            family.drop(replica)
 
     def observe(self, record: Record) -> None:
         """Count one finished request."""
@@ -166,36 +149,37 @@ class Metrics:
         if record.held_s:
             self.held_s.observe(record.held_s)
         if record.would_hold:
-            self.would_hold.inc()
+            self.would_hold[()] += 1
         replica = record.replica if record.replica in self._known else NO_REPLICA
-        self.requests.labels(replica, record.endpoint, record.outcome).inc()
+        self.requests[replica, record.endpoint, record.outcome] += 1
         if replica is NO_REPLICA or record.probe:
             return
-        self.decisions.labels(replica, record.reason).inc()
-        self.slices.labels(replica).inc(record.slices)
+        self.decisions[replica, record.reason or ""] += 1
+        self.slices[replica] += record.slices
         if record.confined_tokens:
-            self.confined.labels(replica).inc()
-        self.duration.labels(replica, record.endpoint).observe(record.duration_s)
+            self.confined[replica] += 1
+        self.duration.observe(record.duration_s, (replica, record.endpoint))
         if record.turn is None or record.outcome != "ok":
             return
-        self.turns.labels(record.size_class, record.temperature).inc()
+        size, temperature = record.size_class, record.temperature
+        self.turns[size, temperature] += 1
         if (cause := record.cold_cause) is not None:
-            self.cold_turns.labels(replica, cause).inc()
+            self.cold_turns[replica, cause] += 1
         if record.ttft_s is not None:
-            self.ttft.labels(replica, record.size_class, record.temperature).observe(record.ttft_s)
+            self.ttft.observe(record.ttft_s, (replica, size, temperature))
         if record.matched_tokens:
-            self.matched_tokens.labels(replica).inc(record.matched_tokens)
+            self.matched_tokens[replica] += record.matched_tokens
         if usage.completion_tokens:
-            self.completion_tokens.labels(replica).inc(usage.completion_tokens)
+            self.completion_tokens[replica] += usage.completion_tokens
         if usage.prompt_tokens is not None:
-            self.prompt_tokens.labels(replica).inc(usage.prompt_tokens)
+            self.prompt_tokens[replica] += usage.prompt_tokens
             self.prompt_size.observe(usage.prompt_tokens)
         if usage.cached_tokens is None:
-            self.usage_unknown.labels(replica).inc()
+            self.usage_unknown[replica] += 1
         else:
-            self.cached_tokens.labels(replica).inc(usage.cached_tokens)
+            self.cached_tokens[replica] += usage.cached_tokens
             drift = usage.cached_tokens - (record.matched_tokens or 0)
-            self.drift_tokens.labels(replica, DRIFTS[drift > 0]).inc(abs(drift))
+            self.drift_tokens[replica, DRIFTS[drift > 0]] += abs(drift)
 
     def render(self) -> bytes:
         """The scrape, in Prometheus' text format."""
@@ -209,7 +193,7 @@ class _Undescribed:
     and one to the registry, which would refuse the second.
     """
 
-    def __init__(self, metric: Histogram) -> None:
+    def __init__(self, metric: Spread) -> None:
         self._metric = metric
 
     def collect(self) -> Iterable[Metric]:

@@ -63,7 +63,7 @@ class Terms:
 
     def costs_nothing(self, candidate: Candidate) -> bool:
         """Whether entry there is free of charge."""
-        return candidate.harm_s <= self.free_upto_s(candidate.found_s)
+        return candidate.harm_s <= self.free_s + self.found_weight * candidate.found_s
 
 
 Obstacle = Literal["reserved", "no_room", "full", "reading", "dear"]

@@ -6,18 +6,17 @@ reports have taught. It is never trusted further than the next `cached_tokens`.
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import NamedTuple
 
 import xxhash
+from msgspec import Struct
 
-from ramjet.core.cache import Blocks, EngineCache, Hit, Lost, Match, Node, Seat
+from ramjet.core.cache import NOTHING, Blocks, EngineCache, Hit, Lost, Match, Node, Seat
 from ramjet.core.capacity import Capacities
 from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
 from ramjet.core.conversations import Conversation
@@ -31,24 +30,37 @@ KNOWN_S = 5.0
 TRUSTED_TOKENS = 1_024
 """A belief about fewer tokens than this teaches nothing when it fails: engines reuse whole pages, blocks and chunks."""
 
-_NEVER = (-1, 1.0)
-"""No version of what a replica holds, at no pace."""
-
 _FAR = 128
 """What has more runs before it than this is not about to be pushed out."""
 
 
-class Outlook(NamedTuple):
+class Outlook(Struct, frozen=True):
     """What a prompt would find at a replica."""
 
     hit: Hit
-    path: list[Node]
+    path: Sequence[Node]
     """The runs it shares, deepest first, reusable or not."""
     slots: int
     """Snapshots on that path."""
+    found: Match
+    """Where that path ends."""
 
 
-class Sought(NamedTuple):
+_NOTHING_THERE = Outlook(Hit(0, 0, 0), (), 0, NOTHING)
+
+
+class _Priced(Struct, eq=False):
+    """For which version of what it holds, at which pace, when and at what prices a loss is worked out."""
+
+    version: int
+    pace: float
+    at: float
+    prices: Prices
+    losses: Losses | None = None
+    """What would go first; None as long as nothing has had to."""
+
+
+class Sought(Struct, frozen=True):
     """What a prompt was believed to find when it was sent."""
 
     tokens: int
@@ -59,6 +71,9 @@ class Sought(NamedTuple):
     """When that was last used; None where there was nothing."""
     in_use: bool
     """Whether somebody was using it, so that it was perhaps still to be read."""
+
+
+_NOTHING_SOUGHT = Sought(0, 0, None, in_use=False)
 
 
 class Belief:
@@ -97,10 +112,7 @@ class Belief:
         # can be reused by a prompt that goes on. And for which version that is true.
         self._outlooks: dict[int, tuple[Match, list[Node], int, int]] = {}
         self._outlooks_of = 0
-        # What would go first; for which version and pace, and when, that was worked out.
-        self._losses: Losses
-        self._losses_of = _NEVER
-        self._losses_at = -math.inf
+        self._priced: _Priced | None = None
 
     @property
     def pool_tokens(self) -> int | None:
@@ -123,15 +135,15 @@ class Belief:
         if known is None or not self.cache.matches(blocks, known[0]):
             found = self.cache.match(blocks)
             if found.node is None:
-                return Outlook(Hit(0, 0, 0), [], 0)
+                return _NOTHING_THERE
             path = list(found.node.path())
             depth = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found).depth
             known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path), depth
         found, path, slots, depth = known
         known_tokens = blocks.tokens(found.depth)
         if known_tokens < prompt_tokens:
-            return Outlook(Hit(depth, blocks.tokens(depth), known_tokens), path, slots)
-        return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots)
+            return Outlook(Hit(depth, blocks.tokens(depth), known_tokens), path, slots, found)
+        return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots, found)
 
     def fits(self, outlook: Outlook, prompt_tokens: int, others_tokens: int = 0) -> bool:
         """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief.
@@ -153,25 +165,29 @@ class Belief:
         shared = sum(node.tokens for node in outlook.path if node.holders)
         return held + prompt_tokens - min(shared, outlook.hit.tokens) <= most
 
-    def book(self, blocks: Blocks, prompt_tokens: int, owner: object, now: float) -> Seat:
+    def book(
+        self, blocks: Blocks, prompt_tokens: int, owner: object, now: float, outlook: Outlook | None = None
+    ) -> Seat:
         """A prompt has been sent there: it is as good as read, and whoever comes next with the same prefix finds it.
 
-        The seat is to be given back to the cache that it is in, which a restart replaces.
+        `outlook` is what it finds there, where that is known. The seat is to be given back to the cache that it is in,
+        which a restart replaces.
         """
         self.version += 1
         self._booking = owner
-        seat = self.cache.enter(blocks, prompt_tokens, 0, now, anyway=True)
+        found = None if outlook is None else outlook.found
+        seat = self.cache.enter(blocks, prompt_tokens, 0, now, anyway=True, found=found)
         assert seat is not None
         self.cache.read(seat, now)
         self._booking = None
-        for node in seat.tail.path() if seat.tail is not None else ():
-            node.owner = owner
+        _own(seat.tail, owner)
         return seat
 
-    def sought(self, blocks: Blocks, prompt_tokens: int) -> Sought:
+    def sought(self, found: Outlook) -> Sought:
         """What a prompt that is about to be booked is believed to find."""
-        found = self.outlook(blocks, prompt_tokens)
         hit = found.hit
+        if not found.path:
+            return _NOTHING_SOUGHT
         states = self.cache.snapshots
         node = next((node for node in found.path if node.snapshot or self.cache.spec.snapshots is None), None)
         if node is None:
@@ -230,6 +246,10 @@ class Belief:
             if loss is not None:
                 learned.outlived(loss.pool)
         self._apply()
+        if (tail := self.cache.use_again(blocks, prompt_tokens, now)) is not None:
+            self.version += 1
+            _own(tail, owner)
+            return
         seat = self.book(blocks, prompt_tokens, owner, now)
         answered = self._answered(blocks, prompt_tokens, answer_tokens)
         if answered is not None:
@@ -274,7 +294,7 @@ class Belief:
         if self.cache.spec.snapshots is not None:
             # Where reuse ends at snapshots, an engine's blocks say too little.
             return 0
-        sought = self.sought(blocks, blocks.ends[-1])
+        sought = self.sought(self.outlook(blocks, blocks.ends[-1]))
         if sought.tokens <= left_tokens:
             return 0
         if is_first and sought.tokens >= TRUSTED_TOKENS and sought.used_at is not None and not sought.in_use:
@@ -373,29 +393,29 @@ class Belief:
             now: the time.
             most_s: when to stop counting.
         """
-        pace = self.pace.factor
-        version, of_pace = self._losses_of
-        if version != self.version or of_pace != pace or now - self._losses_at >= KNOWN_S:
-            self._losses, self._losses_of, self._losses_at = Losses(self.cache, prices, pace), (self.version, pace), now
+        pace, priced = self.pace.factor, self._priced
+        if priced is None or priced.version != self.version or priced.pace != pace or now - priced.at >= KNOWN_S:
+            priced = self._priced = _Priced(self.version, pace, now, prices)
         tokens = prompt_tokens - outlook.hit.tokens
         slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
-        harm_s = self._losses.harm_s(tokens, slots, most_s)
-        if self._losses.concern(owner, outlook.path):
+        if self.cache.has_room(tokens, slots):
+            return 0.0
+        losses = priced.losses
+        if losses is None:
+            losses = priced.losses = Losses(self.cache, priced.prices, pace)
+        harm_s = losses.harm_s(tokens, slots, most_s)
+        if losses.concern(owner, outlook.path):
             return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots, most_s)
         return harm_s
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """What others would lose is worked out anew inside, as things stand, and is not used again."""
-        kept = None if self._losses_of == _NEVER else self._losses
-        of, at = self._losses_of, self._losses_at
-        self._losses_of = _NEVER
+        kept, self._priced = self._priced, None
         try:
             yield
         finally:
-            self._losses_of, self._losses_at = of, at
-            if kept is not None:
-                self._losses = kept
+            self._priced = kept
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
@@ -417,3 +437,10 @@ class Belief:
         most = (self._said.most_running, self.pools.most_running)
         self.most_running = max((each for each in most if each is not None), default=None)
         self.cache.become(self.pools.spec(has_snapshots=learned.has_states))
+
+
+def _own(tail: Node | None, owner: object) -> None:
+    """A path is somebody's from now on."""
+    while tail is not None:
+        tail.owner = owner
+        tail = tail.parent

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 
+from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission
@@ -32,14 +32,10 @@ class Choice:
         # Whose home has been removed is new again, or all of them would go to one replica.
         return home if home in self._offers.fleet.replicas else None
 
-    def rank(self, visit: Visit, now: float, *, harm: Counted = "all") -> Decision | None:
+    def rank(self, visit: Visit, now: float) -> Decision | None:
         """Rank all replicas that can serve a request; None where there is none."""
-        able = self._offers.able(visit)
-        if not able:
-            return None
-        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
-        candidates = list(self._offers.candidates(visit, able, longs, now, harm=harm))
-        return decide(self._ask(visit), candidates, rules=self._offers.policy.rules, costs=self._offers.policy.costs)
+        candidates = self._candidates(visit, now, "all")
+        return self._decide(visit, candidates) if candidates else None
 
     def stay(self, visit: Visit, now: float) -> Decision | None:
         """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
@@ -58,10 +54,8 @@ class Choice:
         (home,) = self._offers.candidates(visit, [replica], self._offers.long_tokens(visit, pool_tokens), now)
         ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
         # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
-        others = ideal, ideal._replace(replica=" ", in_flight=home.in_flight)
-        decision = decide(
-            self._ask(visit), (home, *others), rules=self._offers.policy.rules, costs=self._offers.policy.costs
-        )
+        others = ideal, replace(ideal, replica=" ", in_flight=home.in_flight)
+        decision = self._decide(visit, (home, *others))
         here, *elsewhere = decision.ranked
         # Where a rule refuses one of them, or would all, it has to see who the others are.
         if decision.refused or decision.reason != "affinity" or here.candidate is not home:
@@ -73,43 +67,51 @@ class Choice:
         best = home.matched_tokens  # the ideal is nobody's
         return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
 
-    def look_around(self, visit: Visit, now: float) -> Decision | None:
+    def glance(self, visit: Visit, now: float) -> list[Candidate]:
+        """All replicas that can serve a request which comes, with harm counted until it is too much to enter free of charge.
+
+        Empty for one that does not have to wait: no prompt was read from it, or it was placed before. Where they are all
+        too dear, it is held, however much dearer they are.
+        """
+        asks_to_enter = self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
+        return self._candidates(visit, now, "free") if asks_to_enter else []
+
+    def look_around(self, visit: Visit, now: float, glanced: Sequence[Candidate]) -> Decision | None:
         """The decision among all replicas; None where there is none.
 
-        What a request would push out is counted only until it is too much to enter free of charge, and to the end only
-        where that matters: nobody is chosen who is dearer so far than who is as good as the cheapest that is free. What
-        costs promise sees to that.
+        Harm is counted to the end only where that matters: nobody is chosen who is dearer so far than who is as good as the
+        cheapest that is free. What costs promise sees to that. `glanced` is what `glance` saw.
         """
-        first_look = self.rank(visit, now, harm="free") if self._asks_to_enter(visit) else None
+        first_look = self._decide(visit, glanced) if glanced else None
         if first_look is None or first_look.refused:
             return self.rank(visit, now)
         ranked, is_free = first_look.ranked, self._offers.policy.terms.costs_nothing
-        free_s = min((each.total_s for each in ranked if is_free(each.candidate)), default=math.inf)
-        home = self.home(visit)
+        dear = [each for each in ranked if not is_free(each.candidate)]
+        if not dear or len(dear) == len(ranked):
+            return first_look
+        limit_s, home = tied_until_s(min(each.total_s for each in ranked if is_free(each.candidate))), self.home(visit)
         matter = {
             each.candidate.replica: each.candidate.long_tokens
-            for each in ranked
-            if not is_free(each.candidate) and (each.total_s <= tied_until_s(free_s) or each.candidate.replica == home)
+            for each in dear
+            if each.total_s <= limit_s or each.candidate.replica == home
         }
-        if free_s == math.inf or not matter:
+        if not matter:
             return first_look
         counted = self._offers.candidates(visit, [self._offers.fleet[name] for name in matter], matter, now)
         known = {each.replica: each for each in counted}
         candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
-        return decide(self._ask(visit), candidates, rules=self._offers.policy.rules, costs=self._offers.policy.costs)
-
-    def must_wait(self, visit: Visit, now: float) -> bool:
-        """Whether a request that comes would push out too much everywhere; it is held then, however much it is."""
-        if not self._asks_to_enter(visit):
-            return False
-        able = self._offers.able(visit)
-        return bool(able) and not self._offers.is_free_somewhere(visit, able, now)
+        return self._decide(visit, candidates)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _asks_to_enter(self, visit: Visit) -> bool:
-        """Whether a request that comes may have to wait; not one that no prompt was read from, or that has been placed."""
-        return self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
+    def _candidates(self, visit: Visit, now: float, harm: Counted) -> list[Candidate]:
+        able = self._offers.able(visit)
+        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
+        return list(self._offers.candidates(visit, able, longs, now, harm=harm))
+
+    def _decide(self, visit: Visit, candidates: Collection[Candidate]) -> Decision:
+        policy = self._offers.policy
+        return decide(self._ask(visit), candidates, rules=policy.rules, costs=policy.costs)
 
     def _ask(self, visit: Visit) -> Ask:
         conversation = visit.turn.conversation if visit.turn is not None else None

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import takewhile
 
-from ramjet.core.beliefs import Belief
+from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.cache import Blocks
 from ramjet.core.causes import Clues
 from ramjet.core.conversations import Turn
 from ramjet.core.visit import Visit
 
 
-def clues_of(visit: Visit, replica: str, beliefs: Mapping[str, Belief]) -> Clues | None:
+def clues_of(visit: Visit, replica: str, here: Outlook, beliefs: Mapping[str, Belief]) -> Clues | None:
     """What is known of a turn that is about to be booked at a replica; None for one of which nothing could be there.
 
     Args:
         visit: the request.
         replica: its name.
+        here: what it finds there.
         beliefs: of all replicas, by name.
     """
     usable, turn = visit.usable, visit.turn
@@ -26,8 +27,7 @@ def clues_of(visit: Visit, replica: str, beliefs: Mapping[str, Belief]) -> Clues
     reusable = turn.blocks.tokens(turn.known_depth)
     if not reusable:
         return None
-    belief, home, home_tokens = beliefs[replica], turn.home_before, None
-    found = here = belief.outlook(usable, visit.prompt_tokens)
+    belief, home, home_tokens, found = beliefs[replica], turn.home_before, None, here
     if home is not None and home != replica:
         # Who moves a conversation that its home had lost has not made it cold.
         belief = beliefs.get(home, belief)

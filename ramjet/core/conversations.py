@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ramjet.core.cache import Blocks, Match, Node, PrefixCache
 from ramjet.core.hints import Hint
@@ -21,8 +23,7 @@ HINT_BYTES = 400
 """What each of the two keys takes by which a living conversation with a hint is found; measured with 50,000 of them."""
 
 
-@dataclass(slots=True, eq=False)
-class Conversation:
+class Conversation(Struct, eq=False):
     """A row of turns, each of which extends the one before, or was made from it by compaction."""
 
     id: int
@@ -69,8 +70,7 @@ class Conversation:
     """Tokens of its last prompt, estimated where the engine has not said."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Turn:
+class Turn(Struct, frozen=True, eq=False):
     """One turn of a conversation, with what it takes to undo it."""
 
     conversation: Conversation
@@ -87,8 +87,7 @@ class Turn:
         return self.before.home
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """What the history knows of a prompt, before anything is changed."""
 
     match: Match
@@ -154,6 +153,8 @@ class Conversations:
             hint: what the client says of whose it is.
         """
         match = self.history.match(blocks)
+        if match.node is None and hint is None:
+            return Sighting(match, None, preamble=preamble)  # the first of its kind
         sighting = partial(Sighting, match, preamble=preamble, hint=hint)
         owner, parent = match.node.owner if match.node is not None else None, None
         if isinstance(owner, Conversation):
@@ -210,17 +211,21 @@ class Conversations:
         The asking conversation counts among them.
         """
         depth, shared = 0, []
+        if sighting.match.node is None:
+            return []
         myself = 0 if sighting.returning in self._living else 1
-        for node in reversed(list(sighting.match.node.path()) if sighting.match.node is not None else ()):
+        for node in reversed(list(sighting.match.node.path())):
             depth = min(depth + len(node.hashes), sighting.match.depth)
             shared.append((blocks.tokens(depth), node.holders + myself))
         return shared
 
     def measure(self, conversation: Conversation, tokens: int) -> None:
         """A living conversation's last prompt takes so many tokens."""
-        self._by_size[conversation.tokens.bit_length()].pop(conversation, None)
+        before, after = conversation.tokens.bit_length(), tokens.bit_length()
         conversation.tokens = tokens
-        self._by_size[tokens.bit_length()][conversation] = None
+        if after != before:
+            self._by_size[before].pop(conversation, None)
+        self._by_size[after][conversation] = None
 
     def long_tokens(self, least_tokens: int, but: Conversation | None) -> Counter[str]:
         """Tokens of the living conversations of at least `least_tokens`, by home, one conversation left out."""
@@ -253,7 +258,7 @@ class Conversations:
         self._unlist(conversation)
         self._count(conversation)
         self._hold(conversation, None)
-        self._hold(conversation, self.history.insert(blocks, now))
+        self._hold(conversation, self.history.insert(blocks, now, sighting.match))
         if conversation.tail is not None:
             conversation.tail.owner = conversation
         conversation.depth_before, conversation.depth = conversation.depth, len(blocks)
@@ -339,6 +344,9 @@ class Conversations:
 
     def expire(self, now: float) -> list[Conversation]:
         """Let go of the conversations that have not been seen for long; returns them."""
+        oldest = next(iter(self._living), None)
+        if oldest is None or oldest.seen_at >= now - self.living_s:
+            return []  # as nearly always
         expired = list(self._quiet(now - self.living_s))
         for conversation in expired:
             self._forget(conversation)
@@ -392,12 +400,12 @@ class Conversations:
 
     def _list(self, conversation: Conversation) -> None:
         """Make a living conversation known by its hint, as it is now."""
-        for key in _keys(conversation):
+        for key in _keys(conversation) if conversation.hint is not None else ():
             self._hinted.setdefault(key, {})[conversation] = None
 
     def _unlist(self, conversation: Conversation) -> None:
         """Undo `_list`, before the conversation changes or dies."""
-        for key in _keys(conversation):
+        for key in _keys(conversation) if conversation.hint is not None else ():
             alike = self._hinted.get(key, {})
             alike.pop(conversation, None)
             if not alike:

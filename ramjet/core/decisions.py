@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ramjet.core.record import Record, short
 from ramjet.core.route import Decision
@@ -14,8 +16,7 @@ from ramjet.core.working import MOST_REPLICAS, working
 MOST = 100
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """One request that was placed at a replica, or was given up before."""
 
     number: int

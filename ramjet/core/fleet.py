@@ -116,7 +116,9 @@ class Replica:
 
     def queue_at(self, now: float) -> float:
         """The same, less what has been done of the one that is being read."""
-        first_s = next(iter(self.queue.values()), 0.0)
+        if not self.queue:
+            return 0.0
+        first_s = next(iter(self.queue.values()))
         return self.queue_s - min(first_s, max(0.0, now - self._reading_since))
 
     def ahead_s(self, now: float) -> float:
@@ -264,6 +266,9 @@ class Fleet:
     @property
     def able(self) -> list[Replica]:
         """Those that serve; where none does, those on trial; where there are none either, all: trying beats refusing."""
+        up = [replica for replica in self.replicas.values() if replica.state is State.UP and not replica.draining]
+        if len(up) == len(self.replicas):
+            return up  # as nearly always
         willing = [replica for replica in self if not replica.draining]
         return self.serving or [each for each in willing if each.state is not State.DOWN] or willing
 

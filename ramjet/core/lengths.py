@@ -52,9 +52,11 @@ def scale(known: Conversation | None, bytes_per_token: float) -> Callable[[Seque
     known_bytes, known_tokens = (known.prompt_bytes, known.prompt_tokens) if known is not None else (0, 0)
 
     def tokens(places: Sequence[int]) -> list[int]:
-        new = bisect_left(places, known_bytes)
+        if not places:
+            return []
         # A long prompt has hundreds of blocks, at every turn: no call for each of them.
-        found = [at * known_tokens // known_bytes for at in places[:new]]
+        new = bisect_left(places, known_bytes) if known_bytes else 0
+        found = [at * known_tokens // known_bytes for at in places[:new]] if new else []
         found += [known_tokens + int((at - known_bytes) / bytes_per_token) for at in places[new:]]
         return [min(_MOST_TOKENS, each) for each in found] if found and found[-1] > _MOST_TOKENS else found
 

@@ -73,14 +73,15 @@ class Offers:
         if visit.tried:
             replicas = [each for each in replicas if each.name not in visit.tried and each.url not in visit.shunned]
         model = visit.arrival.model
-        if model is not None and any(model in each.models for each in replicas):
+        if model is not None and [each for each in replicas if model in each.models]:
             replicas = [each for each in replicas if not each.models or model in each.models]
         return replicas
 
     def smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
         """The smallest of their token pools that are known."""
-        pools = (self._beliefs[each.name].pool_tokens for each in replicas)
-        return min((pool for pool in pools if pool is not None), default=None)
+        beliefs = self._beliefs
+        known = [pool for each in replicas if (pool := beliefs[each.name].cache.pool_tokens) is not None]
+        return min(known) if known else None
 
     def long_tokens(self, visit: Visit, pool_tokens: int | None) -> Mapping[str, int]:
         """Tokens of the other living long conversations at each replica; nothing where the request is not long.
@@ -140,17 +141,6 @@ class Offers:
                 cold_reads,
                 between_s,
             )
-
-    def is_free_somewhere(self, visit: Visit, replicas: Iterable[Replica], now: float) -> bool:
-        """Whether a request would push out so little at one of these replicas that entry there is free of charge."""
-        prices, terms = self._prices(now), self.policy.terms
-        for replica in replicas:
-            if replica.queue:
-                self._standing(replica, now)  # who was looked at has been: what it reads is brought up to date
-            *_, found_s, harm_s = self._reuse(visit, self._beliefs[replica.name], prices, now, "free")
-            if harm_s <= terms.free_upto_s(found_s):
-                return True
-        return False
 
     def read_s(self, belief: Belief, start: int, end: int) -> float:
         """Seconds that a replica takes to read from one length in tokens to another."""

@@ -45,9 +45,15 @@ class PrefillCost:
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds of reading, by what is believed to match."""
-        # Most hold the same, nothing or what everybody shares.
-        charged = {matched: self._charged_s(ask, matched) for matched in {each.matched_tokens for each in candidates}}
-        return [each.pace * charged[each.matched_tokens] for each in candidates]
+        charged: dict[int, float] = {}
+        seconds = []
+        for each in candidates:
+            # Most hold the same, nothing or what everybody shares.
+            charged_s = charged.get(each.matched_tokens)
+            if charged_s is None:
+                charged_s = charged[each.matched_tokens] = self._charged_s(ask, each.matched_tokens)
+            seconds.append(each.pace * charged_s)
+        return seconds
 
     def _charged_s(self, ask: Ask, matched_tokens: int) -> float:
         total, start = 0.0, matched_tokens
@@ -107,11 +113,11 @@ class BalanceCost:
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds; 0 for a conversation that already has a home, wherever that is, and where all pools are known."""
-        if ask.home is not None or not ask.has_prompt or all(each.pool_tokens is not None for each in candidates):
+        if ask.home is not None or not ask.has_prompt or None not in [each.pool_tokens for each in candidates]:
             return [0.0] * len(candidates)
-        living = 1 + sum(each.living for each in candidates)
-        share = ceil(self.slack * living / len(candidates))
-        return [self.conversation_s * max(0, each.living + 1 - share) for each in candidates]
+        living = 1 + sum([each.living for each in candidates])
+        most = ceil(self.slack * living / len(candidates)) - 1
+        return [self.conversation_s * (each.living - most) if each.living > most else 0.0 for each in candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +137,10 @@ class LeaveCost:
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""
-        home = next((each for each in candidates if each.replica == ask.home and each.own_tokens), None)
-        if home is None:
+        homes = [each for each in candidates if each.replica == ask.home and each.own_tokens] if ask.home else ()
+        if not homes:
             return [0.0] * len(candidates)
+        (home,) = homes
         return [0.0 if each is home else self._leaving_s(ask, home, each) for each in candidates]
 
     def _leaving_s(self, ask: Ask, home: Candidate, to: Candidate) -> float:
@@ -154,8 +161,8 @@ LONG_SHARE = 0.3
 
 def long_from(least_tokens: int, pools: Iterable[int | None]) -> int:
     """The length in tokens from which a conversation is long: a smaller pool makes shorter ones long."""
-    smallest = min((pool for pool in pools if pool is not None), default=None)
-    return least_tokens if smallest is None else min(least_tokens, int(LONG_SHARE * smallest))
+    known = [pool for pool in pools if pool is not None]
+    return min(least_tokens, int(LONG_SHARE * min(known))) if known else least_tokens
 
 
 @dataclass(frozen=True, slots=True)

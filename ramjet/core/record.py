@@ -6,7 +6,8 @@ Every reader (log, metrics, journal, page) is fed with the same Record and adds 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ramjet.core.causes import Clues
 from ramjet.core.usage import Usage
@@ -61,8 +62,7 @@ def short(conversation: int) -> str:
     return f"{conversation:016x}"[:12]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """One finished request. Times are in seconds; None is unknown."""
 
     request_id: str
@@ -125,7 +125,8 @@ class Record:
     @property
     def cold(self) -> bool | None:
         """Whether a later turn reused less than half of what it could have; None when that is not known."""
-        return None if self.temperature == "unknown" else self.temperature == "cold"
+        temperature = self.temperature
+        return None if temperature == "unknown" else temperature == "cold"
 
     @property
     def cold_cause(self) -> str | None:
@@ -147,6 +148,7 @@ class Record:
 
     def log_fields(self) -> dict[str, object]:
         """The request's log line; these names are a contract."""
+        cold, usage = self.cold, self.usage
         return {
             "request_id": self.request_id,
             "conversation": self.conversation,
@@ -156,20 +158,20 @@ class Record:
             "stream": self.stream,
             "replica": self.replica,
             "reason": self.reason,
-            "costs": {name: round(seconds, 3) for name, seconds in self.costs.items()},
+            "costs": {name: round(seconds, 3) if seconds else 0.0 for name, seconds in self.costs.items()},
             "prompt_bytes": self.prompt_bytes,
-            "prompt_tokens": self.usage.prompt_tokens,
+            "prompt_tokens": usage.prompt_tokens,
             "matched_tokens": self.matched_tokens,
             "best_matched_tokens": self.best_matched_tokens,
-            "cached_tokens": self.usage.cached_tokens,
-            "cold": self.cold,
-            "cold_cause": self.cold_cause,
-            "cold_evidence": self.cold_evidence,
+            "cached_tokens": usage.cached_tokens,
+            "cold": cold,
+            "cold_cause": self.cold_cause if cold else None,
+            "cold_evidence": self.cold_evidence if cold else None,
             "slices": self.slices,
-            "held_s": round(self.held_s, 4),
+            "held_s": round(self.held_s, 4) if self.held_s else 0.0,
             "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 4),
             "duration_s": round(self.duration_s, 4),
-            "completion_tokens": self.usage.completion_tokens,
+            "completion_tokens": usage.completion_tokens,
             "attempts": self.attempts,
             "outcome": self.outcome,
             "status": self.status,

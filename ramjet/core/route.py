@@ -7,17 +7,20 @@ a measured TTFT; there are no weights.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import compress, repeat
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import xxhash
+from msgspec import Struct, field
 
 TIE_S = 0.05
 TIE_RATIO = 0.05
 """Costs closer than the larger of these are a tie: the estimates behind them are no better than that."""
+
+_IDENTITY, _TOTAL = attrgetter("identity"), attrgetter("total_s")
 
 REASONS = (
     "affinity",  # the replica that holds most of the prompt
@@ -35,8 +38,7 @@ REASONS = (
 """Every reason a decision can have; also the values of the metric's label."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     """One request as routing sees it."""
 
     body_bytes: int
@@ -55,8 +57,8 @@ class Ask:
     """The prompt cut where the number of living conversations that share it changes: (end in tokens, conversations)."""
 
 
-class Candidate(NamedTuple):
-    """One replica as this request sees it. A tuple, for each request makes one of every replica."""
+class Candidate(Struct, frozen=True, gc=False):
+    """One replica as this request sees it."""
 
     replica: str
     identity: str
@@ -126,7 +128,7 @@ class Cost(Protocol):
         """Seconds at each of the candidates, never negative."""
 
 
-class Scored(NamedTuple):
+class Scored(Struct, frozen=True):
     """A candidate with the working of its cost."""
 
     candidate: Candidate
@@ -142,8 +144,7 @@ class Scored(NamedTuple):
         return dict(zip(self.names, self.seconds, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The ranking and its working: the first is the choice, the others are where to go if it fails."""
 
     ranked: tuple[Scored, ...]
@@ -173,14 +174,17 @@ def decide(
     """
     if not candidates:
         raise ValueError("no replica to choose from")
-    everybody = sorted(candidates, key=attrgetter("identity"))
+    everybody = sorted(candidates, key=_IDENTITY)
+    most = max([each.matched_tokens for each in everybody])
+    unruled = ranked = _rank(ask, everybody, costs)
+    if not rules:
+        return Decision(ranked, _reason(ask, ranked[0].candidate, len(everybody), most), best_matched_tokens=most)
     allowed, refused, obeyed, reason = _apply(rules, ask, everybody)
-    unruled = _rank(ask, everybody, costs)
-    ranked = _rank(ask, allowed, costs) if refused else unruled
+    if refused:
+        ranked = _rank(ask, allowed, costs)
     if reason is None or (not reason.endswith("_spill") and ranked[0].candidate is unruled[0].candidate):
-        reason = _reason(ask, ranked[0].candidate, everybody)
-    best = max(each.matched_tokens for each in everybody)
-    return Decision(ranked, reason, refused, obeyed, best_matched_tokens=best)
+        reason = _reason(ask, ranked[0].candidate, len(everybody), most)
+    return Decision(ranked, reason, refused, obeyed, best_matched_tokens=most)
 
 
 def _apply(
@@ -207,23 +211,23 @@ def _apply(
 
 
 def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:
-    names = tuple(cost.name for cost in costs)
+    names = tuple([cost.name for cost in costs])
     columns = [cost.seconds(ask, candidates) for cost in costs]
     workings = list(zip(*columns, strict=True)) if columns else [()] * len(candidates)
     scored = list(map(Scored, candidates, map(sum, workings), repeat(names), workings))
-    scored.sort(key=attrgetter("total_s"))
-    breaking = [at for at, cost in enumerate(costs) if cost.breaks_ties]
-    limit = tied_until_s(scored[0].total_s)
-    tied = sum(each.total_s <= limit for each in scored)
-    scored[:tied] = sorted(
-        scored[:tied],
-        key=lambda each: (
-            -each.candidate.own_tokens,
-            each.candidate.replica != ask.home,
-            sum(each.seconds[at] for at in breaking),
-            -rendezvous(ask, each.candidate),
-        ),
-    )
+    scored.sort(key=_TOTAL)
+    tied = bisect_right(scored, tied_until_s(scored[0].total_s), key=_TOTAL)
+    if tied > 1:
+        breaking = [cost.breaks_ties for cost in costs]
+        scored[:tied] = sorted(
+            scored[:tied],
+            key=lambda each: (
+                -each.candidate.own_tokens,
+                each.candidate.replica != ask.home,
+                sum(compress(each.seconds, breaking)),
+                -rendezvous(ask, each.candidate),
+            ),
+        )
     return tuple(scored)
 
 
@@ -237,9 +241,8 @@ def rendezvous(ask: Ask, candidate: Candidate) -> int:
     return xxhash.xxh3_64_intdigest(candidate.identity.encode(), seed=ask.conversation)
 
 
-def _reason(ask: Ask, chosen: Candidate, everybody: Sequence[Candidate]) -> str:
-    most = max(each.matched_tokens for each in everybody)
-    if len(everybody) == 1:
+def _reason(ask: Ask, chosen: Candidate, candidates: int, most: int) -> str:
+    if candidates == 1:
         return "only"
     if not ask.has_prompt:
         return "no_prompt"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from statistics import median
+
+from msgspec.structs import replace
 
 from ramjet.core.admission import Admission
 from ramjet.core.beliefs import Belief
@@ -109,10 +110,12 @@ class Router:
         `admit` lets it in.
         """
         decision = self.choice.stay(visit, now)
-        if decision is None and self.choice.must_wait(visit, now):
-            self._hold(visit, now)
-            return None
-        decision = decision or self.choice.look_around(visit, now)
+        if decision is None:
+            glanced = self.choice.glance(visit, now)
+            if glanced and not any(map(self.policy.terms.costs_nothing, glanced)):
+                self._hold(visit, now)
+                return None
+            decision = self.choice.look_around(visit, now, glanced)
         if decision is None:
             return None
         chosen: Scored | None = decision.chosen
@@ -333,7 +336,7 @@ class Router:
     @property
     def memory_bytes(self) -> int:
         """What beliefs and conversations take, estimated."""
-        return self.conversations.cost_bytes + sum(belief.cache.cost_bytes for belief in self.beliefs.values())
+        return self.conversations.cost_bytes + sum([belief.cache.cost_bytes for belief in self.beliefs.values()])
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -373,7 +376,7 @@ class Router:
             or (known is not None and known.running > 0),
             cuts=tokens(arrival.cuts),
             shared=shared,
-            shared_tokens=max((end for end, conversations in shared if conversations > 1), default=0),
+            shared_tokens=max([0, *(end for end, conversations in shared if conversations > 1)]) if shared else 0,
         )
         return visit, sighting
 
@@ -411,12 +414,13 @@ class Router:
         visit.decision, visit.lease = decision, lease
         visit.tried.append(replica.name)
         if visit.usable is not None and visit.turn is not None:
-            lease.believed_depth = belief.cache.match(visit.usable).depth
-            lease.clues = clues_of(visit, replica.name, self.beliefs)
-            lease.sought = belief.sought(visit.usable, visit.prompt_tokens)
+            here = belief.outlook(visit.usable, visit.prompt_tokens)
+            lease.believed_depth = here.found.depth
+            lease.clues = clues_of(visit, replica.name, here, self.beliefs)
+            lease.sought = belief.sought(here)
             # Booked before it is read: whoever comes next with the same prefix will find it there.
             lease.cache = belief.cache
-            lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now)
+            lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now, here)
             self.conversations.settle(visit.turn.conversation, replica.name)
             visit.turn.conversation.life = belief.life
         replica.others.booked(self._ours(replica, belief))
@@ -478,8 +482,10 @@ class Router:
             # Replicas of one fleet are mostly of one kind: what nothing is known of is taken for one of them.
             paces = [belief.pace for belief in self.beliefs.values()]
             known = [pace.factor for pace in paces if pace.is_known]
-            for pace in paces if known else ():
-                pace.expect(median(known))
+            if known:
+                usual = median(known)
+                for pace in paces:
+                    pace.expect(usual)
 
     def _learn(self, visit: Visit, lease: Lease, usage: Usage, now: float) -> None:
         if visit.usable is None or visit.turn is None or visit.arrival.fingerprint is None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 _MOST_TOKENS = 1 << 31
 """No prompt is this long; a count beyond it is a fault of the engine's, and says nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """The engine's own token counts for one request; None where it did not say, which is not the same as 0."""
 
     prompt_tokens: int | None = None

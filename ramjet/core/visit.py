@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ramjet.core.beliefs import Belief, Sought
 from ramjet.core.cache import Blocks, EngineCache, Seat
@@ -18,8 +19,7 @@ from ramjet.core.slices import Start
 from ramjet.core.usage import Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class Arrival(Struct, frozen=True, kw_only=True):
     """A request as the edge hands it in."""
 
     request_id: str
@@ -36,8 +36,7 @@ class Arrival:
     """Where a strict start of the prompt may end, in bytes of the usable chain, in order; empty: it cannot be sliced."""
 
 
-@dataclass(slots=True, eq=False)
-class Visit:
+class Visit(Struct, eq=False):
     """One request from its arrival to its record."""
 
     arrival: Arrival
@@ -74,8 +73,7 @@ class Visit:
     first_token_at: float | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
+class Lease(Struct, eq=False):
     """A place at a replica, held by one request; it is given back exactly once, whatever happens."""
 
     replica: Replica

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -66,7 +67,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """What makes each version from the one before; released ones never change."""
 VERSION = len(MIGRATIONS)
 
-USAGE = tuple(field.name for field in fields(Usage))
+USAGE = Usage.__struct_fields__
 NESTED = ("costs", "clues")
 """Fields of a record that are kept as JSON, whatever they are made of."""
 OF_COLD = frozenset({"clues"})
@@ -75,9 +76,9 @@ LEFT_OUT: frozenset[str] = frozenset()
 """Fields of a record that are not kept."""
 RECORD = tuple(
     name
-    for field in fields(Record)
-    if field.name not in LEFT_OUT
-    for name in (USAGE if field.name == "usage" else (field.name,))
+    for field in Record.__struct_fields__
+    if field not in LEFT_OUT
+    for name in (USAGE if field == "usage" else (field,))
 )
 """The columns that a record fills."""
 PROMPT = ("hint", "rendered_bytes", "base", "blocks")
@@ -90,6 +91,11 @@ SAMPLE = tuple(field.name for field in fields(Sample))
 _MOST_NUMBER = (1 << 63) - 1
 _KINDS = get_type_hints(Record)
 _FLAGS = frozenset(name for name, kind in _KINDS.items() if kind is bool)
+# All values of a record by one call; and where among them are which that need more than that.
+_ALL_OF = attrgetter(*(f"usage.{name}" if name in USAGE else name for name in RECORD))
+_TEXTS_AT = [at for at, name in enumerate(RECORD) if _KINDS.get(name) in {str, str | None}]
+_NUMBERS_AT = [at for at, name in enumerate(RECORD) if _KINDS.get(name) in {int, int | None}]
+_NESTED_AT = [(RECORD.index(name), name in OF_COLD) for name in NESTED]
 _DECODERS = {name: msgspec.json.Decoder(_KINDS[name]) for name in NESTED}
 
 
@@ -99,7 +105,20 @@ class JournalError(Exception):
 
 def values_of(record: Record) -> tuple[Any, ...]:
     """What a record puts into `RECORD`, in that order."""
-    return tuple(getattr(record.usage, name) if name in USAGE else _value(record, name) for name in RECORD)
+    values: list[Any] = list(_ALL_OF(record))
+    # What clients choose may be a number or a text that no database takes; the row is kept all the same.
+    for at in _TEXTS_AT:
+        text = values[at]
+        if text is not None and not text.isascii():
+            values[at] = text.encode(errors="replace").decode()
+    for at in _NUMBERS_AT:
+        number = values[at]
+        if number is not None and number > _MOST_NUMBER:
+            values[at] = _MOST_NUMBER
+    is_cold = record.cold
+    for at, of_cold in _NESTED_AT:
+        values[at] = _text(values[at]) if is_cold or not of_cold else None
+    return tuple(values)
 
 
 def record_of(names: Sequence[str], values: Sequence[Any]) -> Record:
@@ -127,20 +146,6 @@ def sample_of(names: Sequence[str], values: Sequence[Any]) -> Sample:
     if given.get("host") is not None:
         given["host"] = bool(given["host"])
     return Sample(**given)
-
-
-def _value(record: Record, name: str) -> Any:
-    if name in OF_COLD and not record.cold:
-        return None
-    value = getattr(record, name)
-    return _text(value) if name in NESTED else _storable(value)
-
-
-def _storable(value: Any) -> Any:
-    """What clients choose may be a number or a text that no database takes; the row is kept all the same."""
-    if isinstance(value, str) and not value.isascii():
-        return value.encode(errors="replace").decode()
-    return min(value, _MOST_NUMBER) if isinstance(value, int) else value
 
 
 def _text(value: Any) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ramjet.core.fingerprint import Fingerprint
 from ramjet.core.record import Record
@@ -28,8 +29,7 @@ _INSERT_SAMPLE = f"INSERT INTO replicas (at, {', '.join(SAMPLE)}) VALUES (?, {',
 _DAY_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One finished request on its way into the journal."""
 
     arrived_at: float
@@ -39,8 +39,7 @@ class Entry:
     """None for one that was refused before its prompt was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Latest:
+class _Latest(Struct, frozen=True):
     """A conversation's last prompt in the file."""
 
     id: int

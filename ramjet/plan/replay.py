@@ -14,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
+from msgspec import structs
+
 from ramjet.core import policies
 from ramjet.core.fleet import Fleet
 from ramjet.core.record import Record
@@ -130,7 +132,7 @@ class Replaying(Routed):
             return arrival_of(request, self._heads)
         assert arrival.fingerprint is not None
         # Where its messages ended the journal does not say: it may be cut at any block.
-        return replace(arrival, cuts=arrival.fingerprint.usable.ends[:-1])
+        return structs.replace(arrival, cuts=arrival.fingerprint.usable.ends[:-1])
 
     def _depths(self, request: Request, visit: Visit) -> list[int]:
         asked = self._asked(request)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from ramjet.core.admission import Admission, Terms
 from ramjet.core.route import Candidate, Scored
@@ -37,7 +38,7 @@ def poll(
         ["a", "b", "c", "d"],
         look,
         lambda who, chosen: entered.append((who, chosen.candidate.replica)),
-        glance=lambda who: (scored.candidate._replace(harm_s=0.0) for scored in look(who)),
+        glance=lambda who: (replace(scored.candidate, harm_s=0.0) for scored in look(who)),
     )
     return entered
 
@@ -266,7 +267,7 @@ class Door(RuleBasedStateMachine):
             "abcd",
             lambda _: self.fleet,
             enter,
-            glance=lambda _: [each.candidate._replace(harm_s=0.0) for each in self.fleet],
+            glance=lambda _: [replace(each.candidate, harm_s=0.0) for each in self.fleet],
         )
 
     @invariant()

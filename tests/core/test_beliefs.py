@@ -130,7 +130,7 @@ def test_without_facts_nothing_is_ever_pushed_out() -> None:
 def report(belief: Belief, name: str, tokens: int, cached_tokens: int, now: float, *, answer_tokens: int = 0) -> None:
     """A conversation's prompt was sent there, and this much of it was reused."""
     blocks = prompt(name, tokens)
-    sought = belief.sought(blocks, tokens)
+    sought = belief.sought(belief.outlook(blocks, tokens))
     hold(belief, name, tokens, now)
     belief.report(
         blocks, tokens, sought=sought, cached_tokens=cached_tokens, owner=OTHER, now=now, answer_tokens=answer_tokens
@@ -202,7 +202,7 @@ def test_one_prompt_that_lost_its_snapshots_does_not_take_those_of_others() -> N
         belief.cache.leave(belief.book(blocks, 10_240, OTHER, float(now)), float(now))
     one, other = (prompt(name, 10_240, shared_tokens=4_096) for name in ("one", "other"))
     before = belief.outlook(other, 10_240).hit.tokens
-    sought = belief.sought(one, 10_240)
+    sought = belief.sought(belief.outlook(one, 10_240))
     assert before == sought.tokens == 10_240
 
     belief.report(one, 10_240, sought=sought, cached_tokens=0, owner=OTHER, now=5.0)
@@ -324,7 +324,7 @@ def test_a_zero_is_no_loss_where_only_the_engine_knows_where_states_lie(states_i
         seat = belief.book(prompt(name, 20_480, shared_tokens=10_240), 20_480, OTHER, 0.0)
         belief.cache.leave(seat, 0.0)
     blocks = prompt("one", 20_480, shared_tokens=10_240)
-    sought = belief.sought(blocks, 20_480)
+    sought = belief.sought(belief.outlook(blocks, 20_480))
     belief.report(blocks, 20_480, sought=sought, cached_tokens=0, owner=OTHER, now=1.0)
 
     found = belief.outlook(prompt("other", 20_480, shared_tokens=10_240), 20_480)

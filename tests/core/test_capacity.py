@@ -121,7 +121,7 @@ def learned(spec: CacheSpec, told: Pools, seed: int, *, conversations: int, turn
         number, length = alive[at]
         tokens = 256 * length
         blocks = prompt(f"{number:05}", tokens)
-        sought = belief.sought(blocks, tokens)
+        sought = belief.sought(belief.outlook(blocks, tokens))
         belief.cache.leave(belief.book(blocks, tokens, number, float(now)), float(now))
         hit = truth.serve(blocks, tokens, float(now))
         assert hit is not None

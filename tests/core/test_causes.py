@@ -193,7 +193,7 @@ def test_counts_on_the_grid_show_snapshots_and_one_beside_it_shows_that_there_ar
     """
     belief = Belief(Pools())
     prompt = blocks([str(n) for n in range(4)])
-    nothing = belief.sought(prompt, 16)
+    nothing = belief.sought(belief.outlook(prompt, 16))
 
     def report(cached_tokens: int) -> bool | None:
         belief.report(prompt, 16, sought=nothing, cached_tokens=cached_tokens, owner=None, now=1.0)

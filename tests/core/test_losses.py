@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ramjet.core.beliefs import KNOWN_S, Belief, Outlook
 from ramjet.core.cache import Blocks, Seat
@@ -67,7 +68,7 @@ def apply(belief: Belief, seats: list[Seat], event: tuple[Any, ...], now: float)
         belief.cache.leave(seats.pop(rest[0] % len(seats) if kind == "leave" else -1), now)
     if kind == "report":
         blocks, length = prompt(rest[0]), BLOCK * len(rest[0])
-        sought = belief.sought(blocks, length)._replace(tokens=4_096)
+        sought = replace(belief.sought(belief.outlook(blocks, length)), tokens=4_096)
         belief.report(blocks, length, sought=sought, cached_tokens=BLOCK, owner=rest[1], now=now)
     if kind == "pace":
         belief.pace.learn(1.0, rest[0])

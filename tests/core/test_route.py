@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ramjet.core.policies import (
     BalanceCost,
@@ -480,7 +481,7 @@ def test_leaving_home_costs_two_seconds_while_it_holds_something_of_ones_own() -
     Requests at home are no reason to move, but for calls in parallel; a home that has lost everything is.
     """
     cost, home, other = LeaveCost(), at("a", 18_000, own_tokens=1_000), at("b")
-    busy = home._replace(in_flight=30)
+    busy = replace(home, in_flight=30)
     parallel = replace(ask(home="a"), in_parallel=True)
     lost = at("a", 17_000, own_tokens=0)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import fingerprint
@@ -700,7 +701,7 @@ def test_a_policy_that_stops_slicing_stops_with_the_next_request() -> None:
     held = to.arrive(long_text(50_000, "held"), 0.0)
     assert to.place(held, 0.0) is None
 
-    to.change_policy(replace(to.policy, slice_s=None))
+    to.change_policy(dataclasses.replace(to.policy, slice_s=None))
     now = read_all(to, visit)
     to.first_token(visit, now)
     to.admit(now)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,8 @@ from ramjet.core.cache import Blocks
 from ramjet.core.choice import Choice
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.losses import Prices
-from ramjet.core.offers import Counted
 from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, Policy, PrefillCost
-from ramjet.core.route import Decision
+from ramjet.core.route import Candidate, Decision
 from ramjet.core.router import Router
 from ramjet.core.visit import Visit
 from ramjet.lab.production import SHIPPED
@@ -36,7 +36,7 @@ class EagerBelief(Belief):
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         found, hit = self.cache.look(blocks, prompt_tokens)
         path = list(found.node.path()) if found.node is not None else []
-        return Outlook(hit, path, sum(node.snapshot for node in path))
+        return Outlook(hit, path, sum(node.snapshot for node in path), found)
 
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
@@ -49,11 +49,8 @@ class EagerChoice(Choice):
     def stay(self, visit: Visit, now: float) -> Decision | None:
         return None
 
-    def must_wait(self, visit: Visit, now: float) -> bool:
-        return False
-
-    def look_around(self, visit: Visit, now: float) -> Decision | None:
-        return self.rank(visit, now)
+    def glance(self, visit: Visit, now: float) -> list[Candidate]:
+        return []
 
 
 class EagerRouter(Router):
@@ -160,8 +157,17 @@ def test_the_order_of_the_configuration_never_matters(
 class WatchedChoice(Choice):
     """Looks at every decision as it is made."""
 
-    def rank(self, visit: Visit, now: float, *, harm: Counted = "all") -> Decision | None:
-        decision = super().rank(visit, now, harm=harm)
+    def rank(self, visit: Visit, now: float) -> Decision | None:
+        decision = super().rank(visit, now)
+        self._check(visit, decision, now)
+        return decision
+
+    def look_around(self, visit: Visit, now: float, glanced: Sequence[Candidate]) -> Decision | None:
+        decision = super().look_around(visit, now, glanced)
+        self._check(visit, decision, now)
+        return decision
+
+    def _check(self, visit: Visit, decision: Decision | None, now: float) -> None:
         able = {replica.name for replica in self._offers.able(visit)}
         assert (decision is None) is (not able)
         if decision is not None:
@@ -171,7 +177,6 @@ class WatchedChoice(Choice):
             assert decision.elsewhere_s is None
             seen = self._offers.candidates(visit, self._offers.able(visit), {}, now)
             assert decision.best_matched_tokens == max(each.matched_tokens for each in seen)
-        return decision
 
     def stay(self, visit: Visit, now: float) -> Decision | None:
         decision = super().stay(visit, now)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec.structs import asdict
+
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica, State
@@ -185,7 +187,7 @@ class Player:
         if visit.lease is None:
             return "held" if visit.held_since is not None else "nobody"
         scored = visit.lease.scored
-        return visit.lease.replica.name, visit.lease.reason, dict(scored.costs), scored.candidate._asdict()
+        return visit.lease.replica.name, visit.lease.reason, dict(scored.costs), asdict(scored.candidate)
 
     def _enter(self, *, quick: bool) -> Any:
         self.now += self.apart_s

@@ -8,13 +8,13 @@ import sqlite3
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from ramjet.cli import main
@@ -68,7 +68,7 @@ def test_lines_have_what_the_log_has_and_the_rest(path: Path, tmp_path: Path) ->
     assert [list(line) for line in lines] == [list(export.names())] * 3
     record = replace(full_record(), conversation="c")
     assert {name: lines[0][name] for name in record.log_fields()} == record.log_fields()
-    own = {field.name for field in fields(Record)} - {"usage"}
+    own = {*Record.__struct_fields__} - {"usage"}
     assert own - set(lines[0]) == OF_COLD
     assert (lines[0]["size_class"], lines[0]["temperature"]) == (record.size_class, record.temperature)
     assert (lines[1]["cached_tokens"], lines[1]["rendered_bytes"]) == (None, None)

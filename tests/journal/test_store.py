@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 import stat
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from random import Random
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ramjet.core.hints import Hint
 from ramjet.core.record import Record
@@ -41,6 +43,9 @@ def made(kind: Any) -> Any:
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{field.name: made(hints[field.name]) for field in fields(kind)})  # type: ignore[operator]
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        hints = get_type_hints(kind)
+        return kind(**{name: made(hints[name]) for name in kind.__struct_fields__})
     if hasattr(kind, "_fields"):
         return kind(**{name: made(each) for name, each in get_type_hints(kind).items()})
     origin, kinds = get_origin(kind), [each for each in get_args(kind) if each not in {type(None), Ellipsis}]
@@ -69,7 +74,7 @@ def test_every_field_of_a_record_is_kept(tmp_path: Path) -> None:
     path = written(tmp_path / "journal.db", [one, replace(entry(1, None), record=empty)])
 
     assert [row.record for row in rows(path)] == [full, empty]
-    assert {field.name for field in fields(Record)} == ({*RECORD} - {*map(str, Usage.__slots__)}) | {"usage"} | LEFT_OUT
+    assert {*Record.__struct_fields__} == ({*RECORD} - {*Usage.__struct_fields__}) | {"usage"} | LEFT_OUT
 
 
 def test_what_was_known_of_a_turn_that_was_not_cold_is_not_kept(tmp_path: Path) -> None:
@@ -192,7 +197,7 @@ def test_after_a_failed_batch_prompts_are_whole(tmp_path: Path) -> None:
     one = store(path)
     one.write([entry(0, [1])])
     with pytest.raises(sqlite3.IntegrityError):
-        one.write([entry(1, [1, 2]), replace(entry(2), record=replace(entry(2).record, outcome=None))])  # type: ignore[arg-type]
+        one.write([entry(1, [1, 2]), replace(entry(2), record=replace(entry(2).record, outcome=None))])
     one.write([entry(3, [1, 2, 3])])
     one.close()
 

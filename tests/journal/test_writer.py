@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from msgspec.structs import replace
 from structlog.testing import LogCapture
 
 from ramjet.core.record import Record

@@ -3,11 +3,12 @@
 from ramjet.core.cache.engine import EngineCache, Hit, Lost, Seat
 from ramjet.core.cache.slots import SlotCache
 from ramjet.core.cache.spec import CacheSpec, HostTier, SlotSpec, Snapshots
-from ramjet.core.cache.tree import BLOCK_BYTES, NODE_BYTES, Blocks, Match, Node, PrefixCache
+from ramjet.core.cache.tree import BLOCK_BYTES, NODE_BYTES, NOTHING, Blocks, Match, Node, PrefixCache
 
 __all__ = [
     "BLOCK_BYTES",
     "NODE_BYTES",
+    "NOTHING",
     "Blocks",
     "CacheSpec",
     "EngineCache",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from msgspec import Struct
 
 from ramjet.core.cache.spec import CacheSpec, HostTier, Snapshots
 from ramjet.core.cache.tree import NOTHING, Blocks, Match, Node, PrefixCache
@@ -20,7 +21,7 @@ Lost = Literal["token_pool", "snapshot_pool", "per_path"]
 """Where room was short when something was let go; `per_path` is the cap on a conversation's snapshots."""
 
 
-class Hit(NamedTuple):
+class Hit(Struct, frozen=True):
     """How much of a prompt can be reused."""
 
     depth: int
@@ -34,8 +35,7 @@ class Hit(NamedTuple):
     """Whether the state at its end does."""
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
+class Seat(Struct, eq=False):
     """A running request's place in the cache."""
 
     blocks: Blocks
@@ -119,7 +119,14 @@ class EngineCache(PrefixCache):
         return found, self.hit(blocks, prompt_tokens, found)
 
     def enter(
-        self, blocks: Blocks, prompt_tokens: int, answer_tokens: int, now: float, *, anyway: bool = False
+        self,
+        blocks: Blocks,
+        prompt_tokens: int,
+        answer_tokens: int,
+        now: float,
+        *,
+        anyway: bool = False,
+        found: Match | None = None,
     ) -> Seat | None:
         """Give a request its seat, and bring back from the host what it reuses.
 
@@ -129,10 +136,12 @@ class EngineCache(PrefixCache):
             answer_tokens: the most it may generate; the room is reserved, so that nobody has to be thrown out later.
             now: the time.
             anyway: seat it even where there is no room: a belief cannot refuse what has been sent.
+            found: what is there of it, where that is known.
 
         Returns None while there is no room for it beside those that run.
         """
-        found, hit = self.look(blocks, prompt_tokens)
+        found = self.match(blocks) if found is None else found
+        hit = self.hit(blocks, prompt_tokens, found)
         need = prompt_tokens - hit.tokens + answer_tokens
         if not anyway and not self._has_room(found.node, hit, need):
             return None
@@ -228,6 +237,29 @@ class EngineCache(PrefixCache):
             has_grown |= self._forward(seat, min(left, most), now)
         if has_grown and seat.tail is not None:
             self.touch(seat.tail, now)
+
+    def use_again(self, blocks: Blocks, prompt_tokens: int, now: float) -> Node | None:
+        """What it comes to that a prompt is entered, read and left where all of it is there, and nothing has to go for it.
+
+        Returns the end of its path, which is marked as used; None where it is not that simple, and nothing was done.
+        """
+        if self.spec.snapshots is not None or self.spec.host is not None:
+            return None
+        found = self.match(blocks)
+        left = prompt_tokens - blocks.ends[-1]
+        if found.depth < len(blocks) or left < self.spec.reads_last or not self.has_room(left, 0):
+            return None
+        tail = self._end_at(found, found.depth, now)
+        if tail is not None:
+            self.touch(tail, now)
+        return tail
+
+    def has_room(self, tokens: int, slots: int) -> bool:
+        """Whether so much more goes in without anything having to go."""
+        states = self.spec.snapshots
+        if states is not None and states.slots is not None and self.used_slots + slots > states.slots:
+            return False
+        return self.pool_tokens is None or self.used_tokens + tokens <= self.pool_tokens
 
     def serve(self, blocks: Blocks, prompt_tokens: int, now: float) -> Hit | None:
         """A request's whole life at once; None if there was no room."""
@@ -332,10 +364,10 @@ class EngineCache(PrefixCache):
 
         The path is held and not yet marked as used: that is to be done before anybody can take something from it.
         """
-        depth = bisect_right(seat.blocks.ends, upto_tokens)
-        if seat.blocks.tokens(depth) <= seat.kept_tokens:
+        depth, states = bisect_right(seat.blocks.ends, upto_tokens), self.spec.snapshots
+        kept = seat.blocks.tokens(depth) - seat.kept_tokens
+        if kept <= 0:
             return False
-        kept, states = seat.blocks.tokens(depth) - seat.kept_tokens, self.spec.snapshots
         if states is not None and not states.cap_first:
             self._free_slots(1)
         # Handed over: what the tree already had of it is freed.
@@ -361,8 +393,9 @@ class EngineCache(PrefixCache):
 
         What only the host held is on the device again. Makes no room.
         """
-        blocks = Blocks(seat.blocks.hashes[:depth], seat.blocks.ends[:depth])
-        above = seat.tail
+        blocks, above = seat.blocks, seat.tail
+        if depth < len(blocks):
+            blocks = Blocks(blocks.hashes[:depth], blocks.ends[:depth])
         known = NOTHING if above is None else Match(seat.depth, above, seat.depth - len(above.hashes))
         found = self.match(blocks, known)
         tail = self._end_at(found, found.depth, now)
@@ -504,8 +537,10 @@ class EngineCache(PrefixCache):
 
     def hold(self, tail: Node) -> None:
         """Keep the path that ends in `tail` from being evicted, until `release`."""
-        for node in tail.path():
+        node: Node | None = tail
+        while node is not None:
             self._hold_run(node)
+            node = node.parent
 
     def _hold_run(self, node: Node) -> None:
         if not node.holders:
@@ -514,10 +549,12 @@ class EngineCache(PrefixCache):
 
     def release(self, tail: Node) -> None:
         """Give back one `hold`."""
-        for node in tail.path():
+        node: Node | None = tail
+        while node is not None:
             node.holders -= 1
             if not node.holders:
                 self.held_tokens -= node.tokens
+            node = node.parent
 
     # -- the tree ---------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import Struct
 
 # What the process really pays, measured by tests/test_memory.py (100,000 conversations of 50 KB) and rounded up:
 # a node with its two arrays, its place in the order of use and in the index; a block is a hash (8) and an end (4).
@@ -20,8 +20,7 @@ NODE_BYTES = 700
 BLOCK_BYTES = 12
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class Blocks(Struct, frozen=True, eq=False):
     """A prompt as blocks: `hashes[i]` names the whole prefix up to block i, `ends[i]` is its length in tokens.
 
     Both arrays have one entry per block; `ends` never falls. Hashes are unsigned 64-bit, ends unsigned 32-bit.
@@ -82,10 +81,10 @@ class Node:
             node = node.parent
 
 
-class Match(NamedTuple):
+class Match(Struct, frozen=True):
     """How far a prompt is known: `depth` blocks, the last of them in `node` (None when nothing is known).
 
-    A tuple, as `Hit` is: a router makes one for each replica and request.
+    A router makes one for each replica and request.
     """
 
     depth: int
@@ -123,7 +122,7 @@ class PrefixCache:
     @property
     def cost_bytes(self) -> int:
         """Memory this cache takes in the process, estimated."""
-        return self.nodes * NODE_BYTES + self.blocks * BLOCK_BYTES
+        return len(self._index) * NODE_BYTES + self.blocks * BLOCK_BYTES
 
     @property
     def oldest_at(self) -> float | None:
@@ -140,7 +139,7 @@ class PrefixCache:
 
         `known` is a part of it that is known to be held, to the end of a run.
         """
-        depth, last, above = known
+        depth, last, above = known.depth, known.node, known.above
         hashes, index = blocks.hashes, self._index
         most = len(hashes)
         while depth < most:
@@ -165,14 +164,15 @@ class PrefixCache:
             return True
         return hashes[depth] not in self._index if inside == len(node.hashes) else hashes[depth] != node.hashes[inside]
 
-    def insert(self, blocks: Blocks, now: float) -> Node | None:
+    def insert(self, blocks: Blocks, now: float, found: Match | None = None) -> Node | None:
         """Take the whole prompt in, mark its path as just used, and evict others until the pool is kept.
 
-        Returns the node that ends with the prompt's last block that found room; None for a prompt without blocks.
+        `found` is what it matches, where that is known. Returns the node that ends with the prompt's last block that found
+        room; None for a prompt without blocks.
         """
         if not blocks.hashes:
             return None
-        found = self.match(blocks)
+        found = self.match(blocks) if found is None else found
         tail = found.node
         if tail is not None and (inside := found.depth - found.above) < len(tail.hashes):
             # The prompt leaves a longer run or ends inside it: its end must be a node, or a hold would hold too much.
@@ -188,9 +188,11 @@ class PrefixCache:
 
     def touch(self, tail: Node, now: float) -> None:
         """Mark the path that ends in `tail` as just used."""
-        for node in tail.path():
+        node: Node | None = tail
+        while node is not None:
             node.touched_at = now
             self._order.move_to_end(node)
+            node = node.parent
 
     def hold(self, tail: Node) -> None:
         """Keep the path that ends in `tail` from being evicted, until `release`."""
