@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -134,9 +135,7 @@ class Exchange:
         """
         if not data or self.response is None:
             return False
-        self._send(data)
-        transport = self.request.transport
-        return transport is not None and transport.get_write_buffer_size() > _MOST_UNSENT_BYTES
+        return self._send(data).get_write_buffer_size() > _MOST_UNSENT_BYTES
 
     async def drain(self) -> None:
         """Wait for a client that is behind.
@@ -152,16 +151,14 @@ class Exchange:
             raise ClientLeft from None
         self.writing = False
 
-    def _send(self, data: bytes) -> None:
-        """Frame a piece and give it to the transport. aiohttp's writer waits for nothing here, so no task is needed."""
+    def _send(self, data: bytes) -> asyncio.Transport:
+        """Frame a piece and give it to the transport. aiohttp's writer would do the same, in ten times the time."""
         assert self.writer is not None
-        try:
-            self.writer.write(data, drain=False).send(None)
-        except StopIteration:
-            return
-        except ConnectionError:
-            raise ClientLeft from None
-        raise AssertionError("aiohttp's writer waited")
+        transport = self.writer.transport
+        if transport is None or transport.is_closing():
+            raise ClientLeft
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.writer.chunked else data)
+        return transport
 
     async def end(self) -> web.StreamResponse:
         """Complete the answer.

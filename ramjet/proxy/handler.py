@@ -253,7 +253,7 @@ class Handler:
         limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
-        heard_at = loop.time()
+        heard_at = time.monotonic()
 
         def take(data: bytes) -> bool:
             nonlocal heard_at
@@ -263,9 +263,9 @@ class Handler:
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
                 self.room.admit_soon()
-            if (heard := loop.time()) - heard_at > _GAP_PART * gap_s:
-                heard_at = heard
-                limit.reschedule(heard + gap_s)
+            if now - heard_at > _GAP_PART * gap_s:
+                heard_at = now
+                limit.reschedule(loop.time() + gap_s)
             return exchange.put(out)
 
         is_whole = not data
