@@ -21,6 +21,8 @@ MOST_HELD_BYTES = 64 << 10
 MOST_BODY_BYTES = 4 << 20
 """Of a longer answer only the end is looked into, where engines put the usage."""
 _TAIL_BYTES = 64 << 10
+_FEW_BYTES = 512
+"""An event or two: it takes no longer to read them than to look for which of them to read."""
 _TOLD_USAGE = re.compile(rb'"usage"(?!:null)')
 """Engines that were asked for usage have a null for it in every chunk but the last."""
 
@@ -91,8 +93,9 @@ class JsonObserver(PlainObserver):
 class SseObserver(PlainObserver):
     """Sees a stream of server-sent events; lines end with LF, CR or CRLF.
 
-    Until the first token it reads line by line. After that nearly everything is text: a few searches tell of a piece,
-    however many events it has, whether any of its lines can matter, and only such a piece is read line by line.
+    After the first token nearly everything is text. A few searches tell of a piece, however many events it has, whether
+    any of its lines can matter. One in which some can is halved, and so are its halves, until what can is short, and that
+    is read line by line.
 
     Args:
         hide_usage: the client did not ask for the usage that this stream was asked for, so the chunk that holds
@@ -115,10 +118,7 @@ class SseObserver(PlainObserver):
     def feed(self, data: bytes, now: float) -> bytes:
         """Take in the next bytes; returns those that may go to the client now."""
         out: list[bytes] = []
-        if self.first_token_at is None or not self._is_dull(data):
-            self._read(data, now, out)
-        elif self._hide_usage:
-            self._let_pass(data, out)
+        self._take_in(data, now, out)
         if self._held_size > MOST_HELD_BYTES:
             self._release(out)
             self._passing = True
@@ -136,6 +136,19 @@ class SseObserver(PlainObserver):
         return b"".join(out)
 
     # -- a piece as a whole -------------------------------------------------------------------------------------------
+
+    def _take_in(self, data: bytes, now: float, out: list[bytes]) -> None:
+        if self.first_token_at is not None and self._is_dull(data):
+            if self._hide_usage:
+                self._let_pass(data, out)
+        elif len(data) <= _FEW_BYTES:
+            self._read(data, now, out)
+        else:
+            # Where it is cut does not matter, as it does not where the network cuts; at a line's end is cheaper.
+            middle = len(data) // 2
+            middle = data.rfind(b"\n", 0, middle) + 1 or middle
+            self._take_in(data[:middle], now, out)
+            self._take_in(data[middle:], now, out)
 
     def _is_dull(self, data: bytes) -> bool:
         """Whether nothing that ends in this piece can matter; if so, the line that it leaves unfinished is kept."""

@@ -328,15 +328,17 @@ def streams_as_they_come(draw: st.DrawFn) -> list[bytes]:
     pieces=streams_as_they_come(),
     most_line_bytes=st.sampled_from([MOST_LINE_BYTES, 250, 100]),
     most_held_bytes=st.sampled_from([MOST_HELD_BYTES, 250, 100]),
+    few_bytes=st.sampled_from([512, 100, 1]),
 )
 @settings(max_examples=examples(600))
 def test_a_piece_seen_as_a_whole_tells_the_same_as_line_by_line(
-    hide_usage: bool, pieces: list[bytes], most_line_bytes: int, most_held_bytes: int
+    hide_usage: bool, pieces: list[bytes], most_line_bytes: int, most_held_bytes: int, few_bytes: int
 ) -> None:
     """
     After every piece the client has the same bytes, and the first token, errors and usage are known at the same moment.
     """
-    with patch.multiple(streams, MOST_LINE_BYTES=most_line_bytes, MOST_HELD_BYTES=most_held_bytes):
+    bounds = {"MOST_LINE_BYTES": most_line_bytes, "MOST_HELD_BYTES": most_held_bytes, "_FEW_BYTES": few_bytes}
+    with patch.multiple(streams, **bounds):
         quick, slow = SseObserver(hide_usage=hide_usage), LineByLine(hide_usage=hide_usage)
         for now, piece in enumerate(pieces):
             assert quick.feed(piece, float(now)) == slow.feed(piece, float(now))
