@@ -29,7 +29,7 @@ from ramjet.http1.connection import Answer, Broken
 from ramjet.proxy import errors, headers
 from ramjet.proxy.answers import check_head, is_plain_stream, observer_of
 from ramjet.proxy.door import Door, Refused
-from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer
+from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer, Streamed
 from ramjet.proxy.models import merged_models
 from ramjet.proxy.options import Options
 from ramjet.proxy.reading import Reader
@@ -383,7 +383,7 @@ _REFUSALS = {
 
 
 def _response(status: int, reason: str | None, kept: CIMultiDict[str], replica: str, why: str) -> web.StreamResponse:
-    response = web.StreamResponse(status=status, reason=reason, headers=kept)
+    response = Streamed(status=status, reason=reason, headers=kept)
     response.headers["x-ramjet-replica"] = replica
     response.headers["x-ramjet-reason"] = why
     return response
