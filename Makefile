@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz bench growth replay decision journal report picture stats acceptance lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz bench growth replay decision journal report picture stats streams acceptance lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -79,6 +79,9 @@ picture: $(VENV)/.run ## what it costs to be watched, and to be asked (ARGS="--r
 
 stats: $(VENV)/.run ## what it costs to ask 64 replicas every second what they are doing (ARGS="--seconds 60")
 	@$(BIN)/python benchmarks/stats.py $(ARGS)
+
+streams: $(VENV)/.run ## what a chunk of a streamed answer costs on its way (ARGS="--chunks 1000")
+	@$(BIN)/python benchmarks/streams.py $(ARGS)
 
 lock: $(VENV)/.dev ## write requirements/*.txt anew from pyproject.toml
 	scripts/lock.sh $(BIN)

@@ -7,6 +7,7 @@ client did not ask for. Where the network cuts never matters. What is kept is bo
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +21,10 @@ MOST_HELD_BYTES = 64 << 10
 MOST_BODY_BYTES = 4 << 20
 """Of a longer answer only the end is looked into, where engines put the usage."""
 _TAIL_BYTES = 64 << 10
+_FEW_BYTES = 512
+"""An event or two: it takes no longer to read them than to look for which of them to read."""
+_TOLD_USAGE = re.compile(rb'"usage"(?!:null)')
+"""Engines that were asked for usage have a null for it in every chunk but the last."""
 
 
 class Observer(Protocol):
@@ -86,7 +91,11 @@ class JsonObserver(PlainObserver):
 
 
 class SseObserver(PlainObserver):
-    """Sees a stream of server-sent events, line by line; lines end with LF, CR or CRLF.
+    """Sees a stream of server-sent events; lines end with LF, CR or CRLF.
+
+    After the first token nearly everything is text. A few searches tell of a piece, however many events it has, whether
+    any of its lines can matter. One in which some can is halved, and so are its halves, until what can is short, and that
+    is read line by line.
 
     Args:
         hide_usage: the client did not ask for the usage that this stream was asked for, so the chunk that holds
@@ -109,14 +118,7 @@ class SseObserver(PlainObserver):
     def feed(self, data: bytes, now: float) -> bytes:
         """Take in the next bytes; returns those that may go to the client now."""
         out: list[bytes] = []
-        if data and self._line.endswith(b"\r") and not data.startswith(b"\n"):
-            self._end_line(now, out)
-        segments = data.splitlines(keepends=True)
-        for place, segment in enumerate(segments, 1 - len(segments)):
-            self._take(segment, out)
-            # A CR at the very end may be half of a CRLF: the next bytes tell.
-            if segment.endswith(b"\n") or (place and segment.endswith(b"\r")):
-                self._end_line(now, out)
+        self._take_in(data, now, out)
         if self._held_size > MOST_HELD_BYTES:
             self._release(out)
             self._passing = True
@@ -133,6 +135,71 @@ class SseObserver(PlainObserver):
             self._release(out)
         return b"".join(out)
 
+    # -- a piece as a whole -------------------------------------------------------------------------------------------
+
+    def _take_in(self, data: bytes, now: float, out: list[bytes]) -> None:
+        if self.first_token_at is not None and self._is_dull(data):
+            if self._hide_usage:
+                self._let_pass(data, out)
+        elif len(data) <= _FEW_BYTES:
+            self._read(data, now, out)
+        else:
+            # Where it is cut does not matter, as it does not where the network cuts; at a line's end is cheaper.
+            middle = len(data) // 2
+            middle = data.rfind(b"\n", 0, middle) + 1 or middle
+            self._take_in(data[:middle], now, out)
+            self._take_in(data[middle:], now, out)
+
+    def _is_dull(self, data: bytes) -> bool:
+        """Whether nothing that ends in this piece can matter; if so, the line that it leaves unfinished is kept."""
+        line = self._line
+        if data.startswith(b"\n") or data.find(b"\r") >= 0 or line.endswith(b"\r"):
+            return False  # where lines and events end is not to be seen at a glance
+        if self._drop or self._skip_line or len(line) + len(data) > MOST_LINE_BYTES:
+            return False
+        end = data.rfind(b"\n") + 1
+        if not end:
+            line += data
+            return True
+        lines = bytes(line) + data[:end] if line else data[:end]
+        if _may_matter(lines) or not self._skim_meta(lines):
+            return False
+        line[:] = data[end:]
+        return True
+
+    def _skim_meta(self, lines: bytes) -> bool:
+        """Keep the last event that has meta_info, if any has; whether that was to be seen at a glance."""
+        at = lines.rfind(b'"meta_info"')
+        if at < 0:
+            return True
+        line = lines[lines.rfind(b"\n", 0, at) + 1 : lines.find(b"\n", at)]
+        if not line.startswith(b"data:"):
+            return False
+        self._last_meta = line[5:].strip()
+        return True
+
+    def _let_pass(self, data: bytes, out: list[bytes]) -> None:
+        """Let go what came before the last blank line: nothing of it is to be hidden."""
+        end = data.rfind(b"\n\n") + 2
+        if end > 1:
+            self._release(out)
+            out.append(data[:end])
+            self._passing = False
+            data = data[end:]
+        self._put(data, out)
+
+    # -- line by line -------------------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes, now: float, out: list[bytes]) -> None:
+        if data and self._line.endswith(b"\r") and not data.startswith(b"\n"):
+            self._end_line(now, out)
+        segments = data.splitlines(keepends=True)
+        for place, segment in enumerate(segments, 1 - len(segments)):
+            self._take(segment, out)
+            # A CR at the very end may be half of a CRLF: the next bytes tell.
+            if segment.endswith(b"\n") or (place and segment.endswith(b"\r")):
+                self._end_line(now, out)
+
     def _take(self, segment: bytes, out: list[bytes]) -> None:
         if not self._skip_line:
             self._line += segment
@@ -141,11 +208,7 @@ class SseObserver(PlainObserver):
                 del self._line[:-2]  # what tells a line's end
         else:
             self._line[:] = (self._line + segment)[-2:]
-        if self._passing:
-            out.append(segment)
-        else:
-            self._held.append(segment)
-            self._held_size += len(segment)
+        self._put(segment, out)
 
     def _end_line(self, now: float | None, out: list[bytes]) -> None:
         line, skipped = bytes(self._line), self._skip_line
@@ -156,7 +219,7 @@ class SseObserver(PlainObserver):
         if line.strip(b"\r\n"):
             if line.startswith(b"data:"):
                 self._see(line[5:].strip(), now)
-            elif line.startswith(b"error:"):  # llama.cpp's way, before it had events
+            elif _has_bare_error(line):
                 self.error = True
             return
         # A blank line ends the event. Whether a long one was held back until now depends on how the network cut it, so
@@ -168,6 +231,13 @@ class SseObserver(PlainObserver):
             self._release(out)
         self._drop, self._passing = False, not self._hide_usage
 
+    def _put(self, segment: bytes, out: list[bytes]) -> None:
+        if self._passing:
+            out.append(segment)
+        else:
+            self._held.append(segment)
+            self._held_size += len(segment)
+
     def _release(self, out: list[bytes]) -> None:
         out.extend(self._held)
         self._held.clear()
@@ -177,11 +247,7 @@ class SseObserver(PlainObserver):
         """Look into one event's data, and decode it only where it can matter: most chunks are one token of text."""
         if b'"meta_info"' in payload:
             self._last_meta = payload
-        if self.first_token_at is not None and not (
-            b'"error"' in payload
-            or b'"response.failed"' in payload
-            or payload.count(b'"usage"') > payload.count(b'"usage":null')
-        ):
+        if self.first_token_at is not None and not _may_matter(payload):
             return
         event = _decode(payload)
         if event is None:
@@ -198,6 +264,21 @@ class SseObserver(PlainObserver):
         if found is not None:
             self._usage_seen = merged(self._usage_seen, found)
             self.usage = usage_in(self._usage_seen)
+
+
+def _may_matter(lines: bytes) -> bool:
+    """Whether one of them may tell of usage or of an error. What the model wrote cannot look so: its quotes are escaped."""
+    # `find`, not `in`: that asks first whether it is looking for a number, and takes twice as long.
+    return (
+        _TOLD_USAGE.search(lines) is not None
+        or (lines.find(b"error") >= 0 and (lines.find(b'"error"') >= 0 or _has_bare_error(lines)))
+        or lines.find(b'"response.failed"') >= 0
+    )
+
+
+def _has_bare_error(lines: bytes) -> bool:
+    """Whether one of them is an error in llama.cpp's way, before it had events."""
+    return lines.startswith(b"error:") or b"\nerror:" in lines
 
 
 _DELTA_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")

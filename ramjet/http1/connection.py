@@ -100,9 +100,10 @@ class Answer:
         return self._sink is None or self._is_full or self.is_whole or bool(self._broken or self._spilt)
 
     def take(self, piece: bytes) -> None:
-        """More has come."""
+        """More has come: it goes to whom the answer is poured into, or waits."""
         self._pieces.append(piece)
         self._unread_bytes += len(piece)
+        self.hand_on()
 
     def hand_on(self) -> None:
         """Give what has come to whom it is poured into."""
@@ -136,6 +137,10 @@ class Connection(asyncio.Protocol):
         self.unused_since = 0.0
         """When its last answer was whole; the pool's to keep."""
         self._transport: asyncio.Transport | None = None
+        self._body: list[bytes] = []
+        """What has been read of a body and not been given to the answer."""
+        self.on_body = self._body.append
+        """Called by the parser with every chunk: there are hundreds in a burst, and no code of ours runs for each."""
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -228,12 +233,13 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"no HTTP: {type(error).__name__}")
         answer = self._answer
+        if self._asked:
+            self._give()
         if self._bare_bytes > _MOST_BARE_BYTES and not (answer is not None and answer.is_whole):
             self._fail("a head without end" if answer is None else "a trailer without end")
             self._wake()
         if answer is None:
             return
-        answer.hand_on()
         if not answer.is_whole and answer.is_enough and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -278,12 +284,6 @@ class Connection(asyncio.Protocol):
             # llhttp knows nothing of the request, and would take the next answer for this one's body.
             self._complete(keeps=False)
 
-    def on_body(self, piece: bytes) -> None:
-        """A piece of a body has been read."""
-        self._bare_bytes = 0
-        if self._asked and self._answer is not None:
-            self._answer.take(piece)
-
     def on_message_complete(self) -> None:
         """An answer has been read to its end."""
         if self._answer is not None and self._asked:
@@ -294,8 +294,15 @@ class Connection(asyncio.Protocol):
     def _come(self) -> Answer | None:
         return self._answer
 
+    def _give(self) -> None:
+        if self._body and self._answer is not None:
+            self._bare_bytes = 0
+            self._answer.take(b"".join(self._body))
+        self._body.clear()
+
     def _complete(self, *, keeps: bool) -> None:
         assert self._answer is not None
+        self._give()
         self._answer.is_whole = True
         self._asked, self._keeps = False, keeps
 

@@ -29,7 +29,7 @@ from ramjet.http1.connection import Answer, Broken
 from ramjet.proxy import errors, headers
 from ramjet.proxy.answers import check_head, is_plain_stream, observer_of
 from ramjet.proxy.door import Door, Refused
-from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer
+from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer, Streamed
 from ramjet.proxy.models import merged_models
 from ramjet.proxy.options import Options
 from ramjet.proxy.reading import Reader
@@ -253,7 +253,7 @@ class Handler:
         limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
-        heard_at = loop.time()
+        heard_at = time.monotonic()
 
         def take(data: bytes) -> bool:
             nonlocal heard_at
@@ -263,9 +263,9 @@ class Handler:
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
                 self.room.admit_soon()
-            if (heard := loop.time()) - heard_at > _GAP_PART * gap_s:
-                heard_at = heard
-                limit.reschedule(heard + gap_s)
+            if now - heard_at > _GAP_PART * gap_s:
+                heard_at = now
+                limit.reschedule(loop.time() + gap_s)
             return exchange.put(out)
 
         is_whole = not data
@@ -383,7 +383,7 @@ _REFUSALS = {
 
 
 def _response(status: int, reason: str | None, kept: CIMultiDict[str], replica: str, why: str) -> web.StreamResponse:
-    response = web.StreamResponse(status=status, reason=reason, headers=kept)
+    response = Streamed(status=status, reason=reason, headers=kept)
     response.headers["x-ramjet-replica"] = replica
     response.headers["x-ramjet-reason"] = why
     return response

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramjet.core.stream import MOST_LINE_BYTES, JsonObserver, SseObserver
+from ramjet.core import stream as streams
+from ramjet.core.stream import MOST_HELD_BYTES, MOST_LINE_BYTES, JsonObserver, SseObserver
 from ramjet.core.usage import Usage
+from tests.core.line_by_line import LineByLine
+from tests.effort import examples
 
 
 def sse(*events: Any, end: str = "\n\n", done: bool = True) -> bytes:
@@ -188,11 +192,12 @@ def test_a_line_longer_than_any_sane_one_is_passed_on_and_what_follows_is_read()
     """
     20 MB of log probabilities in one line cost no memory, and the usage after it is found.
     """
-    long = b"data: " + json.dumps(chunk(content="x" * (3 * MOST_LINE_BYTES))).encode() + b"\n\n"
+    long = sse({"choices": [{"text": "x" * (3 * MOST_LINE_BYTES)}]}, done=False)
     stream = sse(chunk(content="a"), done=False) + long + sse(ASKED_USAGE)
 
+    usage_at = len(stream) - len(sse(ASKED_USAGE))
     for hide in (False, True):
-        observer, out = run(stream, list(range(0, len(stream), 65_536)), hide_usage=hide)
+        observer, out = run(stream, [*range(0, len(stream), 65_536), usage_at], hide_usage=hide)
         assert observer.usage == SEEN
         assert len(out) >= len(long)
         assert (out == stream) is not hide
@@ -256,3 +261,103 @@ def test_unknown_is_never_taken_for_zero(usage: Any, cached: int | None) -> None
     observer.close()
 
     assert (observer.usage.cached_tokens if observer.usage else None) == cached
+
+
+WORDS = [
+    "",
+    "a",
+    "汉",
+    "\n",
+    " ",
+    '"usage"',
+    '"usage":null',
+    '"error"',
+    "error:",
+    "\nerror: x",
+    '"meta_info"',
+    "x" * 90,
+]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=3).map("".join)
+COUNTS = st.sampled_from([None, {}, USAGE, {"prompt_tokens": 3}, {"input_tokens": 7}, {"output_tokens": 2}, "none"])
+META = st.fixed_dictionaries({}, optional={"prompt_tokens": st.integers(0, 9), "cached_tokens": st.integers(0, 9)})
+CHUNKS = st.one_of(
+    st.builds(lambda text, usage: {**chunk(content=text), "usage": usage}, TEXTS, st.none() | COUNTS),
+    st.builds(lambda text: {"choices": [{"text": text}]}, TEXTS),
+    st.builds(lambda usage: {"id": "c", "choices": [], "usage": usage}, COUNTS),
+    st.builds(lambda usage: {"type": "message_start", "message": {"usage": usage}}, COUNTS),
+    st.builds(lambda text: {"type": "content_block_delta", "delta": {"text": text}}, TEXTS),
+    st.builds(lambda text: {"type": "response.output_text.delta", "delta": text}, TEXTS),
+    st.builds(lambda usage: {"type": "response.completed", "response": {"usage": usage, "error": None}}, COUNTS),
+    st.just({"type": "response.failed"}),
+    st.builds(lambda text, meta: {"text": text, "meta_info": meta}, TEXTS, META),
+    st.builds(lambda text, of: {"error": {"message": text}, **of}, TEXTS, st.sampled_from([{}, {"choices": []}])),
+    st.builds(lambda text: {"object": "error", "message": text}, TEXTS),
+)  # fmt: skip
+DULL = 'data: {"choices":[{"index":0,"delta":{"content":"a"}}],"usage":null}'
+LINES = st.one_of(
+    *[st.just(DULL)] * 4,
+    st.builds(
+        lambda event, separators, space: f"data:{space}{json.dumps(event, separators=separators, ensure_ascii=False)}",
+        CHUNKS, st.sampled_from([(",", ":"), (", ", ": ")]), st.sampled_from(["", " "]),
+    ),
+    st.sampled_from([
+        "data: [DONE]", "data:", "data: {", "event: message", "id: 1", ": ping", ': "usage" "meta_info" "error"', "error: out of memory",
+        "data: error: x", 'x "meta_info"', " error:", "data: " + "x" * 300, ": " + "y" * 300, 'data: {"choices":[],"usage":{"prompt_tokens":1}}',
+    ]),
+)  # fmt: skip
+
+
+@st.composite
+def streams_as_they_come(draw: st.DrawFn) -> list[bytes]:
+    """Events of all engines, of one line or several, or without an end, and ended in one way or in many, in pieces."""
+    end = draw(st.sampled_from([*["\n"] * 6, "\r\n", "\r", None]))
+    end_of = st.just(end) if end else st.sampled_from(["\n", "\r\n", "\r"])
+    lines = [sse(chunk(content="a"), done=False)] if draw(st.integers(0, 3)) else []
+    for line in draw(st.lists(LINES, min_size=2, max_size=12)):
+        blanks = draw(st.sampled_from([1, 1, 1, 0, 0, 2]))
+        lines.append((line + draw(end_of) + "".join(draw(end_of) for _ in range(blanks))).encode())
+    if draw(st.booleans()):  # as engines write them, or nearly
+        return [piece for line in lines for piece in ([line] if draw(st.booleans()) else [line[:-1], line[-1:]])]
+    stream = b"".join(lines) + draw(st.sampled_from([b"", b"", b"data: {", b"\n", b"\r"]))
+    places = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=draw(st.sampled_from([4, 30])))))
+    return [stream[start:stop] for start, stop in pairwise([0, *places, len(stream)])]
+
+
+@pytest.mark.parametrize("hide_usage", [False, True])
+@given(
+    pieces=streams_as_they_come(),
+    most_line_bytes=st.sampled_from([MOST_LINE_BYTES, 250, 100]),
+    most_held_bytes=st.sampled_from([MOST_HELD_BYTES, 250, 100]),
+    few_bytes=st.sampled_from([512, 100, 1]),
+)
+@settings(max_examples=examples(600))
+def test_a_piece_seen_as_a_whole_tells_the_same_as_line_by_line(
+    hide_usage: bool, pieces: list[bytes], most_line_bytes: int, most_held_bytes: int, few_bytes: int
+) -> None:
+    """
+    After every piece the client has the same bytes, and the first token, errors and usage are known at the same moment.
+    """
+    bounds = {"MOST_LINE_BYTES": most_line_bytes, "MOST_HELD_BYTES": most_held_bytes, "_FEW_BYTES": few_bytes}
+    with patch.multiple(streams, **bounds):
+        quick, slow = SseObserver(hide_usage=hide_usage), LineByLine(hide_usage=hide_usage)
+        for now, piece in enumerate(pieces):
+            assert quick.feed(piece, float(now)) == slow.feed(piece, float(now))
+            assert (quick.first_token_at, quick.error, quick.usage) == (slow.first_token_at, slow.error, slow.usage)
+        assert quick.close() == slow.close()
+    assert (quick.first_token_at, quick.error, quick.usage) == (slow.first_token_at, slow.error, slow.usage)
+
+
+def test_pieces_without_news_are_not_taken_apart() -> None:
+    """
+    Not even with a null for usage in every chunk, or all that SGLang has to say; nor where they end inside of an event.
+    """
+    token = sse({"choices": [{"delta": {"content": "error: \n none"}}], "usage": None}, done=False)
+    told = sse({"text": "ab", "meta_info": {"prompt_tokens": 9, "cached_tokens": 4}}, done=False)
+    for event in (token.replace(b'"usage": null', b'"usage":null'), told):
+        observer = SseObserver(hide_usage=True)
+        observer.feed(event, 0.0)
+        with patch.object(observer, "_read", side_effect=AssertionError("taken apart")):
+            out = [observer.feed(piece, 1.0) for piece in (event * 9, event[:70], event[70:] + event[:20], event[20:])]
+        assert out == [event * 9, b"", event, event]
+        observer.close()
+        assert observer.usage == (Usage(prompt_tokens=9, cached_tokens=4) if event is told else None)
