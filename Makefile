@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz bench growth replay decision journal report picture stats streams acceptance lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz bench growth streams reading replay decision journal report picture stats acceptance lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -64,6 +64,9 @@ growth: $(VENV)/.dev ## how that grows: with bodies, replicas, streams, conversa
 
 replay: $(VENV)/.run ## 50,000 recorded requests through one simulated replica (ARGS="--requests 5000")
 	@$(BIN)/python benchmarks/sim_replay.py $(ARGS)
+
+reading: $(VENV)/.run ## what reading a prompt costs, and what is kept of it (ARGS="--json")
+	@$(BIN)/python benchmarks/reading.py $(ARGS)
 
 decision: $(VENV)/.run ## what one routing decision costs (ARGS="--replicas 4 --conversations 1000")
 	@$(BIN)/python benchmarks/decision.py $(ARGS)

@@ -13,7 +13,7 @@ import click
 import structlog
 import uvloop
 
-from ramjet import __version__, extensions, logs
+from ramjet import __version__, allocator, extensions, logs
 from ramjet.app import CannotStart, serve
 from ramjet.config import dump, load, unknown_variables
 from ramjet.options import CONFIG, NO_REPLICAS, REPLICAS, settings_of
@@ -91,6 +91,7 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
         log.warning("unknown_variable", variable=name, nearest=nearest)
     if without := extensions.missing():
         log.warning("slow_extensions", missing=without, remedy="install their wheels, or a C compiler before them")
+    allocator.keep_freed()
     # Long bodies are read in a thread; Python's own 5 ms would let it hold up the loop for so long, again and again.
     sys.setswitchinterval(0.0005)
     try:

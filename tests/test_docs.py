@@ -27,6 +27,7 @@ from ramjet.cli import demo_command, main, serve_command
 from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
 from ramjet.control import ONLY_AT_START, Control
 from ramjet.core.admission import Obstacle
+from ramjet.core.bodies import LEAST_BYTES, MOST_BYTES
 from ramjet.core.causes import CAUSES
 from ramjet.core.hints import AGENT_HEADERS, SESSION_FIELDS
 from ramjet.core.policies import BalanceCost, Reading
@@ -37,6 +38,7 @@ from ramjet.core.route import REASONS, Ask, Candidate
 from ramjet.core.router import Router
 from ramjet.metrics import DRIFTS, ENDPOINT_NAMES, Metrics
 from ramjet.proxy import errors
+from ramjet.proxy.reading import _THREAD_BYTES
 from ramjet.proxy.server import health_body
 from ramjet.reload import Reloader
 from ramjet.watch.stats import StatsWatch
@@ -647,7 +649,9 @@ def test_bodies_that_are_not_decoded() -> None:
     """
     The bounds in the design are those of the code: so many objects or commas are read, and one more is not.
     """
-    assert "Bodies over 128 KiB are read in a thread" in DESIGN
+    assert f"Bodies over {_THREAD_BYTES >> 10} KiB that are not built so" in DESIGN
+    assert f"each conversation of more than {LEAST_BYTES >> 10} KiB" in DESIGN
+    assert f"a bound of its own, {MOST_BYTES >> 20} MiB" in DESIGN
     assert "more than 100,000 objects or 4,000,000 commas" in DESIGN
     for piece, most in ((b'{"a":0}', 100_000), (b"0", 4_000_001)):
         for more, told in ((0, "object"), (1, "more parts")):

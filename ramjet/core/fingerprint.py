@@ -8,17 +8,17 @@ the blocks of the turn before. Hashes are seeded with the deployment's secret: p
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
 
 import xxhash
 
 from ramjet.core.prompt import Piece, Prompt
 
 # Small blocks at the head, where short prompts and shared system prompts end; larger ones behind, where 4 KB are a
-# thousand tokens of a conversation that has many: (a block that starts before this byte, is at most this long).
-_BLOCK_BYTES = ((1_024, 256), (16_384, 1_024), (1 << 62, 4_096))
+# thousand tokens of a conversation that has many. A block that starts below the first is at most the first long, and so on.
+_BELOW_BYTES = (1_024, 16_384)
+_MOST_BYTES = (256, 1_024, 4_096)
 _LEAST_BLOCK_BYTES = 256
 """A message's end also ends a block, unless the block would be shorter than this."""
 
@@ -55,62 +55,115 @@ class Fingerprint:
 
 def fingerprint(prompt: Prompt, seed: int) -> Fingerprint:
     """Hash a whole prompt; 1 MB takes about 0.3 ms. `seed` is 64 bits, from the deployment's secret."""
-    usable = _chain(prompt, seed, _data)
-    if all(piece.identity is None for piece in prompt.pieces):
-        return Fingerprint(usable, usable)
-    return Fingerprint(usable, _chain(prompt, seed, _identity))
-
-
-def _data(piece: Piece) -> tuple[bytes, int]:
-    return piece.data, piece.size
-
-
-def _identity(piece: Piece) -> tuple[bytes, int]:
-    return (piece.data, piece.size) if piece.identity is None else (piece.identity, len(piece.identity))
-
-
-def _chain(prompt: Prompt, seed: int, view: Callable[[Piece], tuple[bytes, int]]) -> Chain:
-    chain = xxhash.xxh3_64(prompt.namespace, seed=seed)
-    hashes, ends = array("Q"), array("Q")
-    head = at = cut = 0
-    preamble: int | None = None
-    most = _BLOCK_BYTES[0][1]
+    hashing = Hashing.of(prompt.namespace, seed)
     for piece in prompt.pieces:
-        data, size = view(piece)
-        if piece.opens_head and at:
-            preamble = chain.intdigest()
+        hashing.add(piece)
+    return hashing.fingerprint
+
+
+@dataclass(slots=True)
+class Hashing:
+    """A prompt's fingerprint as far as its pieces have come; a copy of it can be taken further than it was."""
+
+    usable: _Hashing
+    identity: _Hashing | None = None
+    """None as long as it is the same."""
+
+    @classmethod
+    def of(cls, namespace: bytes, seed: int) -> Hashing:
+        """That of a prompt of which nothing has come yet."""
+        return cls(_Hashing(xxhash.xxh3_64(namespace, seed=seed)))
+
+    def copy(self) -> Hashing:
+        """One that knows what this one does, and goes on by itself."""
+        return Hashing(self.usable.copy(), self.identity and self.identity.copy())
+
+    def add(self, piece: Piece) -> None:
+        """The next piece."""
+        if piece.identity is not None and self.identity is None:
+            self.identity = self.usable.copy()
+        self.usable.add(piece, piece.data, piece.size)
+        if self.identity is None:
+            return
+        if piece.identity is None:
+            self.identity.add(piece, piece.data, piece.size)
+        else:
+            self.identity.add(piece, piece.identity, len(piece.identity))
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of what has come, in bytes of text."""
+        return self.usable.at
+
+    @property
+    def blocks(self) -> int:
+        """How many hashes there are."""
+        return len(self.usable.hashes) + (0 if self.identity is None else len(self.identity.hashes))
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """That of what has come. It is read and never changed: what is hashed further is a copy."""
+        usable = self.usable.chain
+        return Fingerprint(usable, usable if self.identity is None else self.identity.chain)
+
+
+@dataclass(slots=True)
+class _Hashing:
+    """One of the two chains."""
+
+    state: xxhash.xxh3_64
+    hashes: array[int] = field(default_factory=lambda: array("Q"))
+    ends: array[int] = field(default_factory=lambda: array("I"))
+    at: int = 0
+    """Bytes of text that have come."""
+    cut: int = 0
+    """Where the last block ended."""
+    most: int = _MOST_BYTES[0]
+    """How long the next may become."""
+    head: int = 0
+    preamble: int | None = None
+
+    def copy(self) -> _Hashing:
+        return replace(self, state=self.state.copy(), hashes=self.hashes[:], ends=self.ends[:])
+
+    def add(self, piece: Piece, data: bytes, size: int) -> None:
+        state, most = self.state, self.most
+        if piece.opens_head and self.at:
+            self.preamble = state.intdigest()
         if size == len(data):
-            rest = memoryview(data)
-            while len(rest) >= (room := most - (at - cut)):
-                chain.update(rest[:room])
-                rest = rest[room:]
-                at = cut = at + room
-                hashes.append(chain.intdigest())
-                ends.append(at)
-                most = _most(at)
-            chain.update(rest)
-            at += len(rest)
+            first, room = 0, most - (self.at - self.cut)
+            if size >= room:
+                view = memoryview(data)
+                while size - first >= room:
+                    state.update(view[first : first + room])
+                    first += room
+                    most = room = self._end_block(self.at + room)
+                data = bytes(view[first:])
+            state.update(data)
+            self.at += size - first
         else:
             # An image: all of it is hashed, but it is not cut, and it counts for what it is worth to the engine.
-            chain.update(data)
-            at += size
-        ends_block = at - cut >= most or (piece.ends_message and at - cut >= _LEAST_BLOCK_BYTES)
-        if ends_block or (piece.ends_head and at > cut):
-            cut = at
-            hashes.append(chain.intdigest())
-            ends.append(at)
-            most = _most(at)
+            state.update(data)
+            self.at += size
+        length = self.at - self.cut
+        ends_block = length >= most or (piece.ends_message and length >= _LEAST_BLOCK_BYTES)
+        if ends_block or (piece.ends_head and length):
+            self._end_block(self.at)
         if piece.ends_head:
-            head = len(hashes)
-    if not hashes and at:
-        # Shorter than one block: it can be told only from an identical prompt, which is better than not at all.
-        hashes.append(chain.intdigest())
-        ends.append(at)
-    return Chain(hashes, ends, head or len(hashes), at, preamble)
+            self.head = len(self.hashes)
 
+    def _end_block(self, at: int) -> int:
+        """A block ends; the next may be so long."""
+        self.at = self.cut = at
+        self.hashes.append(self.state.intdigest())
+        self.ends.append(at)
+        self.most = _MOST_BYTES[bisect_right(_BELOW_BYTES, at)]
+        return self.most
 
-def _most(at: int) -> int:
-    return next(most for below, most in _BLOCK_BYTES if at < below)
-
-
-assert all(first[0] < second[0] for first, second in pairwise(_BLOCK_BYTES))
+    @property
+    def chain(self) -> Chain:
+        hashes, ends = self.hashes, self.ends
+        if not hashes and self.at:
+            # Shorter than one block: it can be told only from an identical prompt, which is better than not at all.
+            hashes, ends = array("Q", [self.state.intdigest()]), array("I", [self.at])
+        return Chain(hashes, ends, self.head or len(hashes), self.at, self.preamble)

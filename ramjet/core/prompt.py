@@ -7,6 +7,7 @@ they are alike here; the order of JSON keys and cache markers never matter.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,8 +30,11 @@ _MEDIA_PARTS = frozenset(
 _NOT_RENDERED = frozenset({"cache_control", "id", "status"})
 
 
-_SMALL_BYTES = 1 << 20
-_MOST_OBJECTS, _MOST_COMMAS = 100_000, 4_000_000
+NAMESPACE = ("model", "lora_path", "cache_salt", "extra_key")
+"""Fields whose values make up a prompt's namespace."""
+
+SMALL_BYTES = 1 << 20
+MOST_OBJECTS, MOST_COMMAS = 100_000, 4_000_000
 """Decoding is one step that nothing interrupts: a million tiny messages would take a third of a second of it."""
 
 
@@ -44,8 +48,8 @@ class Piece(NamedTuple):
     `size` is its length in bytes of text (an image counts `MEDIA_SIZE`). `identity` is what of it tells conversations
     apart, where that is not the same (None = it is): volatile lines are left out. `ends_message` marks the end of a
     message, `opens_head` and `ends_head` the start and the end of the first user message: before it are tools and system,
-    and up to its end conversations with the same opening are alike. `ends_turn` marks the end of a message that the
-    assistant has answered: an earlier request ended there.
+    and up to its end conversations with the same opening are alike. `opens_answer` marks the start of an answer of the
+    assistant's: an earlier request ended before it.
     """
 
     data: bytes
@@ -54,12 +58,12 @@ class Piece(NamedTuple):
     ends_message: bool = False
     ends_head: bool = False
     opens_head: bool = False
-    ends_turn: bool = False
+    opens_answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """What routing needs of one request."""
+class Envelope:
+    """What a request says around its prompt's text."""
 
     model: str | None
     stream: bool
@@ -67,11 +71,17 @@ class Prompt:
     """As the client sent it; `msgspec.UNSET` when it did not."""
     namespace: bytes
     """Model, adapter and cache salt: the same text in another namespace shares nothing."""
-    pieces: tuple[Piece, ...]
     said: hints.Said | None = None
     """What the client says of whose it is; None when it says nothing."""
     asks: frozenset[str] = frozenset()
     """Names of the body's fields, but for those that are null or false, which say no more than if they were not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt(Envelope):
+    """What routing needs of one request."""
+
+    pieces: tuple[Piece, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -92,31 +102,50 @@ def read(body: bytes | bytearray, endpoint: str) -> Prompt:
     render = _RENDERERS.get(endpoint)
     if render is None:
         raise Unreadable(f"endpoint {endpoint} has no prompt")
-    if len(body) > _SMALL_BYTES and (_many(body, b'{"', _MOST_OBJECTS) or _many(body, b",", _MOST_COMMAS)):
-        raise Unreadable("more parts than any conversation has")
+    check_size(body)
     try:
         fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise Unreadable("not a JSON object")
+    return Prompt(**_around(fields), pieces=tuple(render(fields)))
+
+
+def envelope_of(fields: Mapping[str, Any]) -> Envelope:
+    """What the fields of a body say around its prompt; of those that are the prompt it only counts that they are there."""
+    return Envelope(**_around(fields))
+
+
+def _around(fields: Mapping[str, Any]) -> dict[str, Any]:
     model = fields.get("model")
-    return Prompt(
-        model=model if isinstance(model, str) else None,
-        stream=fields.get("stream") is True,
-        stream_options=fields.get("stream_options", msgspec.UNSET),
-        namespace=_canonical([fields.get(name) for name in ("model", "lora_path", "cache_salt", "extra_key")]),
-        pieces=tuple(render(fields)),
-        said=hints.in_body(fields),
-        asks=frozenset(name for name, value in fields.items() if value is not None and value is not False),
-    )
+    return {
+        "model": model if isinstance(model, str) else None,
+        "stream": fields.get("stream") is True,
+        "stream_options": fields.get("stream_options", msgspec.UNSET),
+        "namespace": _canonical([fields.get(name) for name in NAMESPACE]),
+        "said": hints.in_body(fields),
+        "asks": frozenset(name for name, value in fields.items() if value is not None and value is not False),
+    }
+
+
+def check_size(body: bytes | bytearray) -> None:
+    """Look whether a body has more in it than can be read.
+
+    Raises:
+        Unreadable: it has.
+    """
+    if len(body) > SMALL_BYTES and (_many(body, b",", MOST_COMMAS) or _many(body, b'{"', MOST_OBJECTS)):
+        raise Unreadable("more parts than any conversation has")
 
 
 def _many(body: bytes | bytearray, what: bytes, most: int) -> bool:
     """Whether something stands in the body more often; counted piece by piece, for a count is one step too."""
+    if len(body) <= most:
+        return False
     found = 0
-    for start in range(0, len(body), _SMALL_BYTES):
-        found += body.count(what, start, start + _SMALL_BYTES)
+    for start in range(0, len(body), SMALL_BYTES):
+        found += body.count(what, start, start + SMALL_BYTES)
         if found > most:
             return True
     return False
@@ -142,21 +171,39 @@ def endpoint_of(path: str) -> str:
 # -- rendering, one function for each endpoint ------------------------------------------------------------------------
 
 
+GROWING = {"chat": "messages", "messages": "messages", "responses": "input"}
+"""By endpoint: the field with the list of messages, which grows at its end from turn to turn."""
+
+OPENING = ("tools", "functions", "system", "instructions")
+"""Fields that are rendered before the messages, wherever they stand in the body."""
+
+
+def opening(fields: Mapping[str, Any], endpoint: str) -> Iterator[Piece]:
+    """What is rendered before the messages: tools, then the system prompt, as the templates of today's models put them.
+
+    Args:
+        fields: the body's, of which `OPENING` are looked at.
+        endpoint: one of `GROWING`.
+    """
+    if endpoint == "responses":
+        tools, system = fields.get("tools"), fields.get("instructions")
+    else:
+        tools, system = fields.get("tools") or fields.get("functions"), fields.get("system")
+    yield from _render_tools(tools)
+    if system is not None:
+        yield from _render_message("system", {"content": system})
+
+
 def _render_chat(fields: Mapping[str, Any]) -> Iterator[Piece]:
-    """Tools, then the system prompt, then the messages: as the chat templates of today's models put them."""
     messages = fields.get("messages")
     if not isinstance(messages, list):
         raise Unreadable("messages is not a list")
-    yield from _render_tools(fields.get("tools") or fields.get("functions"))
-    if fields.get("system") is not None:
-        yield from _render_message("system", {"content": fields["system"]})
+    yield from opening(fields, "chat")
     yield from _render_messages(messages)
 
 
 def _render_responses(fields: Mapping[str, Any]) -> Iterator[Piece]:
-    yield from _render_tools(fields.get("tools"))
-    if fields.get("instructions") is not None:
-        yield from _render_message("system", {"content": fields["instructions"]})
+    yield from opening(fields, "responses")
     given = fields.get("input")
     yield from _render_messages([{"role": "user", "content": given}] if isinstance(given, str) else given)
 
@@ -188,11 +235,11 @@ _RENDERERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Piece]]] = {
 def _render_text(prompt: object) -> Piece:
     if isinstance(prompt, str):
         data = prompt.encode()
-    elif isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+    elif isinstance(prompt, list) and set(map(type, prompt)) == {int}:
         # Token ids: four bytes each, which is also what a token of text takes.
         try:
-            data = b"".join(token.to_bytes(4, "little") for token in prompt)
-        except OverflowError:
+            data = struct.pack(f"<{len(prompt)}I", *prompt)
+        except struct.error:
             raise Unreadable("a token id is outside 32 bits") from None
     else:
         raise Unreadable("the prompt is neither one text nor one list of token ids")
@@ -208,17 +255,44 @@ def _render_tools(tools: object) -> Iterator[Piece]:
 def _render_messages(messages: object) -> Iterator[Piece]:
     if not isinstance(messages, list):
         raise Unreadable("the messages are not a list")
-    in_head = True
-    turns = set(turn_ends(messages))
-    for number, message in enumerate(messages, 1):
+    place = Place()
+    for message in messages:
+        yield from place.render(message)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where in a conversation the next message is: what of the messages before it decides how it is rendered."""
+
+    in_head: bool = True
+    """No message but the system's was there."""
+    asks: bool = False
+    """The last one wants an answer."""
+
+    def render(self, message: object) -> Iterator[Piece]:
+        """The next message's pieces.
+
+        Raises:
+            Unreadable: it is none.
+        """
         if not isinstance(message, dict):
             raise Unreadable("a message is not an object")
-        role = message.get("role")
-        if not isinstance(role, str):
-            role = str(message.get("type"))
-        ends_head = in_head and role not in _SYSTEM_ROLES
-        in_head = in_head and not ends_head
-        yield from _render_message(role, message, ends_head=ends_head, ends_turn=number in turns)
+        said = message.get("role")
+        role = said if isinstance(said, str) else str(message.get("type"))
+        ends_head = self.in_head and role not in _SYSTEM_ROLES
+        opens_answer = self.asks and _answers(message)
+        self.in_head = self.in_head and not ends_head
+        self.asks = _asks(message)
+        return _render_message(role, message, ends_head=ends_head, opens_answer=opens_answer)
+
+
+def _answers(message: object) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
+
+
+def _asks(message: object) -> bool:
+    role = str(message.get("role")) if isinstance(message, dict) else ""
+    return role != "assistant" and role not in _SYSTEM_ROLES
 
 
 def turn_ends(messages: Sequence[object]) -> list[int]:
@@ -226,30 +300,30 @@ def turn_ends(messages: Sequence[object]) -> list[int]:
 
     Where several answers follow each other, or one comes first, no request can have ended between them.
     """
-    roles = [str(message.get("role")) if isinstance(message, dict) else "" for message in messages]
-    asking = [role != "assistant" and role not in _SYSTEM_ROLES for role in roles]
-    return [at for at in range(1, len(roles)) if roles[at] == "assistant" and asking[at - 1]]
+    return [at for at in range(1, len(messages)) if _answers(messages[at]) and _asks(messages[at - 1])]
 
 
 def _render_message(
-    role: str, message: Mapping[str, Any], *, ends_head: bool = False, ends_turn: bool = False
+    role: str, message: Mapping[str, Any], *, ends_head: bool = False, opens_answer: bool = False
 ) -> Iterator[Piece]:
     """A message: its role, its content, and whatever else it carries, whatever the order of its keys."""
     system = role in _SYSTEM_ROLES
     content = message.get("content")
-    extra = {name: value for name, value in message.items() if name not in _PLAIN and value is not None}
-    tail = (_canonical(extra) if extra else b"") + b"\1"
+    tail = b"\1"
+    if not message.keys() <= _PLAIN:
+        extra = {name: value for name, value in message.items() if name not in _PLAIN and value is not None}
+        tail = _canonical(extra) + tail if extra else tail
     if isinstance(content, str):
-        yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head, ends_turn=ends_turn)
+        yield _text_piece(f"{role}\0{content}", tail, system=system, ends_head=ends_head, opens_answer=opens_answer)
         return
-    opening = f"{role}\0".encode()
-    yield Piece(opening, len(opening), opens_head=ends_head)
+    before = f"{role}\0".encode()
+    yield Piece(before, len(before), opens_head=ends_head, opens_answer=opens_answer)
     if isinstance(content, list):
         for part in content:
             yield _render_part(part, system=system)
     elif content is not None:
         yield _json_piece(content)
-    yield Piece(tail, len(tail), ends_message=True, ends_head=ends_head, ends_turn=ends_turn)
+    yield Piece(tail, len(tail), ends_message=True, ends_head=ends_head)
 
 
 _PLAIN = frozenset({"role", "content"}) | _NOT_RENDERED
@@ -270,7 +344,7 @@ def _render_part(part: object, *, system: bool) -> Piece:
     return _json_piece(_rendered(part))
 
 
-def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False, ends_turn: bool = False) -> Piece:
+def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False, opens_answer: bool = False) -> Piece:
     data = text.encode() + tail
     stable = without_volatile_lines(text) if system else None
     identity = None if stable is None else stable.encode() + tail
@@ -281,7 +355,7 @@ def _text_piece(text: str, tail: bytes, *, system: bool, ends_head: bool = False
         ends_message=bool(tail),
         ends_head=ends_head,
         opens_head=ends_head,
-        ends_turn=ends_turn,
+        opens_answer=opens_answer,
     )
 
 

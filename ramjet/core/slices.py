@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ramjet.core.prompt import MESSAGE_ENDPOINTS, Prompt, turn_ends
+from ramjet.core.prompt import MESSAGE_ENDPOINTS, Envelope, Prompt, turn_ends
 
 TEXT_STEP_BYTES = 4_096
 """Where a plain text may be cut, or as many bytes of token ids: about 1,000 tokens, and where blocks of a long one end."""
@@ -57,18 +57,23 @@ class Start:
 
 def cuts(prompt: Prompt, endpoint: str) -> Sequence[int]:
     """Where a strict start of the prompt may end, in bytes of text, in order; nowhere if it must be sent whole."""
-    if prompt.asks & _OF_THE_WHOLE:
+    if is_of_the_whole(prompt):
         return ()
     if endpoint in MESSAGE_ENDPOINTS:
         at, found = 0, []
         for piece in prompt.pieces:
-            at += piece.size
-            if piece.ends_turn:
+            if piece.opens_answer:
                 found.append(at)
+            at += piece.size
         return found
     if endpoint in _WHOLE:
         return range(TEXT_STEP_BYTES, prompt.size_bytes, TEXT_STEP_BYTES)
     return ()
+
+
+def is_of_the_whole(envelope: Envelope) -> bool:
+    """Whether the client asks for something that only the whole prompt can give."""
+    return bool(envelope.asks & _OF_THE_WHOLE)
 
 
 def starts(

@@ -2,7 +2,8 @@
 
 Without `stream_options.include_usage` engines do not say how much of a prompt was cached. The bytes that the client
 sent are kept as they are: parsing and writing a body anew reorders keys and spells numbers otherwise, and the engine's
-cache ends where the text does.
+cache ends where the text does. They are not copied either: a body with something in it is a few buffers, to be sent one
+after another.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ramjet.core.prompt import Prompt
+from ramjet.core.prompt import Envelope
 
 ENDPOINTS_WITH_STREAM_OPTIONS = frozenset({"chat", "completions"})
 ENDPOINTS_WITHOUT_RANK_HEADER = frozenset({"generate"})
@@ -24,12 +25,14 @@ _ASKED = b'"stream_options":{"include_usage":true}'
 _RANKS = b'"routed_dp_rank"', b'"data_parallel_rank"'
 """SGLang's fields for it, the second one's name being the older. Inside of a text their quotes would be escaped."""
 
+Buffers = tuple[bytes | memoryview, ...]
+
 
 class _StreamOptions(msgspec.Struct):
     stream_options: Any = msgspec.UNSET
 
 
-def ask_for_usage(body: bytes, prompt: Prompt, endpoint: str) -> bytes | None:
+def ask_for_usage(body: bytes, prompt: Envelope, endpoint: str) -> Buffers | None:
     """The body with a request for usage spliced in; None when nothing is to be asked.
 
     Nothing is asked when the request is not a stream, when the endpoint reports usage anyway, or when the client said
@@ -48,7 +51,7 @@ def ask_for_usage(body: bytes, prompt: Prompt, endpoint: str) -> bytes | None:
     return _replace(body, b"{", asked, {"include_usage": True, **options})
 
 
-def name_rank(body: bytes, rank: int, endpoint: str) -> bytes:
+def name_rank(body: bytes, rank: int, endpoint: str) -> Buffers:
     """The body with the rank that is to read its prompt, at endpoints where the engine looks for it there.
 
     A client that names one itself has its way: a field that is given twice is anybody's guess.
@@ -59,17 +62,17 @@ def name_rank(body: bytes, rank: int, endpoint: str) -> bytes:
         endpoint: the request's.
     """
     if endpoint not in ENDPOINTS_WITHOUT_RANK_HEADER or any(name in body for name in _RANKS):
-        return body
+        return (body,)
     return _first(body, b"%s:%d" % (_RANKS[0], rank))
 
 
-def _first(body: bytes, field: bytes) -> bytes:
+def _first(body: bytes, field: bytes) -> Buffers:
     """The body with one more field, before all others."""
     brace = body.index(b"{") + 1
-    return b"".join((body[:brace], field, b",", body[brace:]))
+    return body[:brace] + field + b",", memoryview(body)[brace:]
 
 
-def _replace(body: bytes, old: bytes, new: bytes, wanted: dict[str, Any]) -> bytes | None:
+def _replace(body: bytes, old: bytes, new: bytes, wanted: dict[str, Any]) -> Buffers | None:
     """Splice at the place of the top-level key that makes the body say `wanted`; None when there is no such place.
 
     The key's name may also stand deeper in the body, or twice. Reading the result is what tells the right place.
@@ -80,10 +83,10 @@ def _replace(body: bytes, old: bytes, new: bytes, wanted: dict[str, Any]) -> byt
         at = found.end()
         if body[at : at + len(old)] != old:
             continue
-        spliced = b"".join((body[:at], new, body[at + len(old) :]))
+        spliced = b"".join((memoryview(body)[:at], new, memoryview(body)[at + len(old) :]))
         try:
             if msgspec.json.decode(spliced, type=_StreamOptions).stream_options == wanted:
-                return spliced
+                return (spliced,)
         except (msgspec.DecodeError, RecursionError):
             continue
     return None

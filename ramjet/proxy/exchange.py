@@ -13,7 +13,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http import StreamWriter
 from multidict import CIMultiDict
 
-from ramjet.core.prompt import Prompt
+from ramjet.core.prompt import Envelope
 from ramjet.core.stream import Observer, PlainObserver
 from ramjet.core.visit import Visit
 from ramjet.proxy import errors, headers
@@ -60,7 +60,7 @@ class Exchange:
     arrived_at: float
     body: bytes | None = None
     """None until it has been read."""
-    prompt: Prompt | None = None
+    prompt: Envelope | None = None
     visit: Visit | None = None
     busy: KeptAnswer | None = None
     observer: Observer = field(default_factory=PlainObserver)

@@ -173,9 +173,9 @@ class Handler:
         if prompt is not None and body is not None:
             if replica.whole in options.ask_usage:
                 asked = ask_for_usage(body, prompt, exchange.endpoint)
-            sent = asked or body
+            sent = b"".join(asked) if asked is not None else body
             if replica.rank is not None:
-                sent = name_rank(sent, replica.rank, exchange.endpoint)
+                sent = b"".join(name_rank(sent, replica.rank, exchange.endpoint))
         head = self._head(request, exchange.request_id, replica, plain=prompt is not None)
         limit = asyncio.timeout(options.first_byte_s)
         try:
@@ -215,7 +215,7 @@ class Handler:
             head = self._head(request, name, lease.replica, plain=True)
             start = await self.reader.off_the_loop(body_of, body, exchange.endpoint, lease.starts[0].cut)
             if lease.replica.rank is not None:
-                start = name_rank(start, lease.replica.rank, exchange.endpoint)
+                start = b"".join(name_rank(start, lease.replica.rank, exchange.endpoint))
             url, path = lease.replica.url, _path_of(request)
             async with self._upstream.send(request.method, url, path, head, start) as answer:
                 check_head(answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -11,10 +11,9 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from ramjet.core import hints
-from ramjet.core.fingerprint import Fingerprint, fingerprint
-from ramjet.core.prompt import Prompt, Unreadable, read
+from ramjet.core.bodies import Bodies, Reading, whole
+from ramjet.core.prompt import Envelope, Unreadable
 from ramjet.core.router import Router
-from ramjet.core.slices import cuts
 from ramjet.core.visit import Arrival
 from ramjet.proxy import headers
 from ramjet.proxy.door import Door
@@ -27,7 +26,7 @@ T = TypeVar("T")
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
 _THREAD_BYTES = 128 << 10
-"""A longer body is read in a thread, so that running streams go on meanwhile."""
+"""A longer body that cannot be read in steps is read in a thread, so that running streams go on meanwhile."""
 
 
 class Reader:
@@ -41,6 +40,8 @@ class Reader:
         """
         self._router = router
         self._door = door
+        self._bodies = Bodies(door.options.seed)
+        self._one = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt")
 
     async def off_the_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -49,8 +50,8 @@ class Reader:
 
     async def read(
         self, given: Mapping[str, str], body: bytes, endpoint: str, request_id: str
-    ) -> tuple[Prompt | None, Arrival]:
-        """A prompt, and the request as the router sees it; no prompt where none can be read.
+    ) -> tuple[Envelope | None, Arrival]:
+        """What a request says around its prompt, None where no prompt can be read; and what the router sees of it.
 
         Args:
             given: the request's headers, by names in lower case.
@@ -58,39 +59,54 @@ class Reader:
             endpoint: the one that it came for.
             request_id: what it is called.
         """
-        prompt: Prompt | None = None
-        known: Fingerprint | None = None
-        places: Sequence[int] = ()
+        reading: Reading | None = None
         # What is compressed, or says that it is no JSON, is the engine's to read.
         is_plain = given.get("content-encoding", "identity").strip().lower() in {"", "identity"}
         if body and is_plain and "json" in given.get("content-type", "json"):
             try:
-                if len(body) > _THREAD_BYTES:
-                    prompt, known, places = await self.off_the_loop(self._look, body, endpoint)
-                else:
-                    prompt, known, places = self._look(body, endpoint)
+                reading = await self._look(body, endpoint)
             except Unreadable as reason:
                 log.debug("prompt_unreadable", request_id=request_id, reason=str(reason))
-        return prompt, Arrival(
+        envelope = None if reading is None else reading.envelope
+        return envelope, Arrival(
             request_id=request_id,
             endpoint=endpoint,
             body_bytes=len(body),
-            stream=prompt.stream if prompt is not None else False,
-            model=prompt.model[:_MOST_NAME] if prompt is not None and prompt.model is not None else None,
-            fingerprint=known,
-            hint=self._hint(given, prompt),
+            stream=envelope.stream if envelope is not None else False,
+            model=envelope.model[:_MOST_NAME] if envelope is not None and envelope.model is not None else None,
+            fingerprint=None if reading is None else reading.fingerprint,
+            hint=self._hint(given, envelope),
             probe=headers.PROBE in given,
-            cuts=places,
+            cuts=() if reading is None or self._router.policy.slice_s is None else reading.cuts,
         )
 
-    def _look(self, body: bytes, endpoint: str) -> tuple[Prompt, Fingerprint, Sequence[int]]:
-        prompt = read(body, endpoint)
-        places = () if self._router.policy.slice_s is None else cuts(prompt, endpoint)
-        return prompt, fingerprint(prompt, self._door.options.seed), places
+    async def _look(self, body: bytes, endpoint: str) -> Reading:
+        """Read a body: at once where little of it is new, else in steps, between which others go on.
 
-    def _hint(self, given: Mapping[str, str], prompt: Prompt | None) -> hints.Hint | None:
+        Raises:
+            Unreadable: no prompt can be told from it.
+        """
+        steps = self._bodies.steps(body, endpoint)
+        try:
+            work = next(steps)
+            async with self._one:
+                while True:
+                    if work is None:
+                        await asyncio.sleep(0)
+                        work = next(steps)
+                    else:
+                        work = steps.send(await self.off_the_loop(work))
+        except StopIteration as end:
+            reading: Reading | None = end.value
+        if reading is not None:
+            return reading
+        if len(body) <= _THREAD_BYTES:
+            return whole(body, endpoint, self._door.options.seed)
+        return await self.off_the_loop(whole, body, endpoint, self._door.options.seed)
+
+    def _hint(self, given: Mapping[str, str], envelope: Envelope | None) -> hints.Hint | None:
         """What the client says of whose the prompt is: without a prompt it would stand alone."""
-        if prompt is None or not self._door.options.hints:
+        if envelope is None or not self._door.options.hints:
             return None
-        said = hints.in_headers(given, self._door.options.hint_header) or prompt.said
+        said = hints.in_headers(given, self._door.options.hint_header) or envelope.said
         return None if said is None else hints.hashed(said, self._door.options.seed)

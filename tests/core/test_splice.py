@@ -10,14 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramjet.core.prompt import Unreadable, read
-from ramjet.core.splice import ask_for_usage, name_rank
+from ramjet.core.splice import Buffers, ask_for_usage, name_rank
 
 KEY = '"stream_options"'
 ESCAPED_KEY = '"stream\\u005foptions"'
 
 
 def splice(body: bytes, endpoint: str = "chat") -> bytes | None:
-    return ask_for_usage(body, read(body, endpoint), endpoint)
+    return joined(ask_for_usage(body, read(body, endpoint), endpoint))
+
+
+def joined(buffers: Buffers | None) -> bytes | None:
+    return None if buffers is None else b"".join(buffers)
 
 
 def chat(*fields: str, before: str = '"messages":[]') -> bytes:
@@ -178,7 +182,7 @@ def test_nesting_at_the_interpreters_limit_is_never_an_error() -> None:
             prompt = read(body, "chat")
         except Unreadable:
             break
-        spliced = ask_for_usage(body, prompt, "chat")
+        spliced = joined(ask_for_usage(body, prompt, "chat"))
         assert spliced in {None, body.replace(b"{}", b'{"include_usage":true}')}
 
 
@@ -314,7 +318,7 @@ def test_a_rank_is_one_field_more_and_nothing_else(fields: dict[str, Any], text:
     """
     body = (padding + json.dumps({"text": text, **fields}, ensure_ascii=False) + padding).encode(errors="surrogatepass")
 
-    spliced = name_rank(body, rank, "generate")
+    spliced = b"".join(name_rank(body, rank, "generate"))
 
     gone, come = changed(body, spliced)
     assert (gone, len(come)) == (b"", len(spliced) - len(body))
@@ -330,7 +334,7 @@ def test_a_client_that_names_a_rank_in_its_body_has_its_way(name: str) -> None:
     """
     body = json.dumps({"text": "hello", name: 3}).encode()
 
-    assert name_rank(body, 1, "generate") == body
+    assert name_rank(body, 1, "generate") == (body,)
 
 
 def test_a_text_about_ranks_is_no_rank() -> None:
@@ -339,7 +343,7 @@ def test_a_text_about_ranks_is_no_rank() -> None:
     """
     body = json.dumps({"text": 'say "routed_dp_rank":3'}).encode()
 
-    assert json.loads(name_rank(body, 1, "generate"))["routed_dp_rank"] == 1
+    assert json.loads(b"".join(name_rank(body, 1, "generate")))["routed_dp_rank"] == 1
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "messages", "responses", "other"])
@@ -347,4 +351,17 @@ def test_where_a_header_says_it_the_body_stays_as_it_came(endpoint: str) -> None
     """
     Only SGLang's own endpoint reads no header.
     """
-    assert name_rank(b'{"prompt":"x"}', 1, endpoint) == b'{"prompt":"x"}'
+    assert name_rank(b'{"prompt":"x"}', 1, endpoint) == (b'{"prompt":"x"}',)
+
+
+def test_what_is_spliced_into_copies_nothing_of_a_long_body() -> None:
+    """
+    A field at the front leaves the rest of a megabyte where it is.
+    """
+    body = chat(before='"messages":[{"role":"user","content":"' + "x" * (1 << 20) + '"}]')
+
+    front, rest = ask_for_usage(body, read(body, "chat"), "chat") or ()
+
+    assert len(front) < 100
+    assert isinstance(rest, memoryview)
+    assert rest.obj is body

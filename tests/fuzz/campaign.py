@@ -163,7 +163,7 @@ def _spliced(sent: http1.Message) -> bytes:
     """The body with a request for usage in it, where Ramjet makes one; that this changes nothing else is for `pure`."""
     endpoint = endpoint_of(sent.head.first[1].decode())
     try:
-        return ask_for_usage(sent.body, read(sent.body, endpoint), endpoint) or sent.body
+        return b"".join(ask_for_usage(sent.body, read(sent.body, endpoint), endpoint) or (sent.body,))
     except Unreadable:
         return sent.body
 

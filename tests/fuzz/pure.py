@@ -70,7 +70,7 @@ def body(seed: int, number: int) -> None:
             )
         spliced = ask_for_usage(raw, prompt, endpoint)
         if spliced is not None:
-            _check_splice(raw, spliced)
+            _check_splice(raw, b"".join(spliced))
     _head(chance)
     _path(chance)
 
