@@ -223,7 +223,7 @@ class AdmissionSettings(_Part):
         default="enforce", description="observe = place everything at once and count what would have been held"
     )
     patience_s: Seconds = Field(
-        default=150.0, description="s of waiting from which those who wait go first, whatever it costs the others"
+        default=100.0, description="s of waiting from which those who wait go first, whatever it costs the others"
     )
     max_hold_s: Seconds = Field(default=600.0, description="s that a request is held at most; beyond it 429")
     comment_every_s: Seconds | None = Field(

@@ -30,7 +30,7 @@ class Terms:
 
     mode: Mode = "enforce"
     """`observe` changes no decision and counts what it would have held."""
-    patience_s: float = 150.0
+    patience_s: float = 100.0
     """Who has waited for longer makes the allowance fill faster: the one knob that users see."""
     max_hold_s: float = 600.0
     """Beyond it the edge refuses."""
@@ -39,7 +39,10 @@ class Terms:
     free_s: float = 0.7
     """Harm that is always free..."""
     found_weight: float = 20.0
-    """...and what is free for each second of its own that the request still finds."""
+    """...and what is free for each second of its own that the request still finds..."""
+    read_weight: float = 1.0
+    """...beyond those that it must read, so many times: who has lost half of a prompt lives there no more than who has
+    lost all of it."""
     share: float = 0.18
     """Of a replica's time, what may go into reading again what entries push out..."""
     most_share: float = 0.8
@@ -57,13 +60,13 @@ class Terms:
     home_gain_s: float = 2.0
     """...if it is cheaper by so much."""
 
-    def free_upto_s(self, found_s: float) -> float:
-        """The most harm that is free for who finds so many seconds of their own."""
-        return self.free_s + self.found_weight * found_s
+    def free_upto_s(self, found_s: float, read_s: float) -> float:
+        """The most harm that is free for who finds so many seconds of their own, and has so many to read."""
+        return self.free_s + self.found_weight * max(0.0, found_s - self.read_weight * read_s)
 
     def costs_nothing(self, candidate: Candidate) -> bool:
         """Whether entry there is free of charge."""
-        return candidate.harm_s <= self.free_s + self.found_weight * candidate.found_s
+        return candidate.harm_s <= self.free_upto_s(candidate.found_s, candidate.read_s)
 
 
 Obstacle = Literal["reserved", "no_room", "full", "reading", "dear"]
@@ -158,7 +161,7 @@ class Admission(Generic[T]):
             obstacle = "dear"
         pays = obstacle == "dear" and self._can_pay(candidate, who)
         way: Literal["free", "paid", "held"] = "free" if obstacle is None else "paid" if pays else "held"
-        return Entry(way, obstacle, self.terms.free_upto_s(candidate.found_s), account.seconds)
+        return Entry(way, obstacle, self.terms.free_upto_s(candidate.found_s, candidate.read_s), account.seconds)
 
     def hold(self, who: T, home: str | None, now: float) -> None:
         """Let somebody wait."""

@@ -113,13 +113,13 @@ class Offers:
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
-        read_s, prompt_tokens, prices = self.policy.reading.seconds, visit.prompt_tokens, self._prices(now)
+        prompt_tokens, prices = visit.prompt_tokens, self._prices(now)
         for replica in replicas:
             name, ours, others = replica.name, replica.in_flight, replica.others.at(now)
             belief = beliefs[name]
             pace, most_running, in_flight = belief.pace.factor, belief.most_running, ours + others.requests
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
-            outlook, matched, own, found_s, harm_s = self._reuse(visit, belief, prices, now, harm)
+            outlook, matched, own, read_s, found_s, harm_s = self._reuse(visit, belief, prices, now, harm)
             # In the order of its fields, which is half as dear as by their names.
             yield Candidate(
                 name,
@@ -132,7 +132,7 @@ class Offers:
                 long_tokens.get(name, 0),
                 belief.pool_tokens,
                 pace,
-                round(pace * read_s(matched, prompt_tokens), 6),
+                read_s,
                 found_s,
                 harm_s,
                 # Where nothing of ours is, one may always go: others must not keep us out for ever.
@@ -154,26 +154,29 @@ class Offers:
 
     def _reuse(
         self, visit: Visit, belief: Belief, prices: Prices, now: float, harm: Counted
-    ) -> tuple[Outlook | None, int, int, float, float]:
+    ) -> tuple[Outlook | None, int, int, float, float, float]:
         """What a prompt finds at a replica, in tokens, and the part of it that only its conversation uses; the seconds
-        that this part saves; and the seconds that others lose."""
-        blocks, shared_tokens, terms = visit.usable, visit.shared_tokens, self.policy.terms
+        that the rest takes, and those that this part saves; and the seconds that others lose."""
+        blocks, shared_tokens, terms, prompt_tokens = (
+            visit.usable, visit.shared_tokens, self.policy.terms, visit.prompt_tokens,
+        )  # fmt: skip
+        pace, seconds = belief.pace.factor, self.policy.reading.seconds
         if blocks is None or visit.turn is None:
-            return None, 0, 0, 0.0, 0.0
-        outlook = belief.outlook(blocks, visit.prompt_tokens)
+            return None, 0, 0, round(pace * seconds(0, prompt_tokens), 6), 0.0, 0.0
+        outlook = belief.outlook(blocks, prompt_tokens)
         matched = outlook.hit.tokens if self.policy.affinity else 0
+        read_s = round(pace * seconds(matched, prompt_tokens), 6)
         own, found_s = 0, 0.0
         if matched > shared_tokens:
             own = matched - shared_tokens
-            found_s = belief.pace.factor * self.policy.reading.seconds(shared_tokens, matched)
+            found_s = pace * seconds(shared_tokens, matched)
         if harm == "none":
-            return outlook, matched, own, found_s, 0.0
+            return outlook, matched, own, read_s, found_s, 0.0
         most_s = 2 * terms.most_allowance_s
         if harm == "free":
-            most_s = min(most_s, terms.free_upto_s(found_s))
-        conversation = visit.turn.conversation
-        harm_s = belief.harm_s(outlook, visit.prompt_tokens, conversation, prices, now, most_s=most_s)
-        return outlook, matched, own, found_s, harm_s
+            most_s = min(most_s, terms.free_upto_s(found_s, read_s))
+        harm_s = belief.harm_s(outlook, prompt_tokens, visit.turn.conversation, prices, now, most_s=most_s)
+        return outlook, matched, own, read_s, found_s, harm_s
 
     def _standing(self, replica: Replica, now: float) -> tuple[float, int, float]:
         """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long

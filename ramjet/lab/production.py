@@ -209,6 +209,9 @@ POLICIES: dict[str, Factory] = {
     "ramjet-no-leave": _with("Ramjet whose conversations leave for any gain", costs=_but("leave")),
     "ramjet-no-balance": _with("Ramjet that does not count conversations", costs=_but("balance")),
     "ramjet-no-spread": _with("Ramjet without the rule for long conversations", rules=()),
+    "ramjet-half-found": _with(
+        "Ramjet that gives credit for what is found, however much must be read", terms=Terms(read_weight=0.0)
+    ),
     "ramjet-no-found": _with("Ramjet that gives no credit for what is found", terms=Terms(found_weight=0.0)),
     "ramjet-cold-crowds": _with("Ramjet that sends any number of cold reads at once", terms=Terms(cold_s=math.inf)),
     "ramjet-no-patience": _with("Ramjet that never hurries for who waits", terms=Terms(patience_s=math.inf)),

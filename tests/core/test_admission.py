@@ -54,15 +54,25 @@ def test_who_pushes_nobody_out_enters_the_cheapest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm_s", "found_s", "enters"), [(0.6, 0.0, True), (0.8, 0.0, False), (20.0, 1.0, True), (22.0, 1.0, False)]
+    ("harm_s", "found_s", "read_s", "enters"),
+    [
+        (0.6, 0.0, 0.0, True),
+        (0.8, 0.0, 0.0, False),
+        (20.0, 1.0, 0.0, True),
+        (22.0, 1.0, 0.0, False),
+        (20.0, 6.0, 5.0, True),
+        (22.0, 6.0, 5.0, False),
+        (0.6, 5.0, 6.0, True),
+        (0.8, 5.0, 6.0, False),
+    ],
 )
 def test_entry_is_free_for_little_harm_or_little_compared_with_what_is_found(
-    harm_s: float, found_s: float, enters: bool
+    harm_s: float, found_s: float, read_s: float, enters: bool
 ) -> None:
     """
-    0.7 s is free, and twenty for each second of its own that the conversation still finds.
+    0.7 s is free, and twenty for each second of its own that the conversation still finds beyond those it must read.
     """
-    chosen = Admission[str]().choose([at("a", harm_s=harm_s, found_s=found_s)], None)
+    chosen = Admission[str]().choose([at("a", harm_s=harm_s, found_s=found_s, read_s=read_s)], None)
 
     assert (chosen is not None) is enters
 

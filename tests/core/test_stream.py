@@ -337,7 +337,11 @@ def test_a_piece_seen_as_a_whole_tells_the_same_as_line_by_line(
     """
     After every piece the client has the same bytes, and the first token, errors and usage are known at the same moment.
     """
-    bounds = {"MOST_LINE_BYTES": most_line_bytes, "MOST_HELD_BYTES": most_held_bytes, "_FEW_BYTES": few_bytes}
+    bounds: dict[str, Any] = {
+        "MOST_LINE_BYTES": most_line_bytes,
+        "MOST_HELD_BYTES": most_held_bytes,
+        "_FEW_BYTES": few_bytes,
+    }
     with patch.multiple(streams, **bounds):
         quick, slow = SseObserver(hide_usage=hide_usage), LineByLine(hide_usage=hide_usage)
         for now, piece in enumerate(pieces):
