@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision journal report picture stats acceptance lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz replay decision request journal report picture stats acceptance lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -61,6 +61,9 @@ replay: $(VENV)/.run ## 50,000 recorded requests through one simulated replica (
 
 decision: $(VENV)/.run ## what one routing decision costs (ARGS="--replicas 4 --conversations 1000")
 	@$(BIN)/python benchmarks/decision.py $(ARGS)
+
+request: $(VENV)/.run ## what is done for one request, by part, in microseconds (ARGS="--requests 500")
+	@$(BIN)/python benchmarks/request.py $(ARGS)
 
 journal: $(VENV)/.run ## what the journal costs: size, rows a second, delay (ARGS="--requests 100000")
 	@$(BIN)/python benchmarks/journal.py $(ARGS)
