@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Only locked versions are installed, each checked against its hash; the project itself needs no network then.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run demo test lint types check properties evidence soak fuzz bench growth streams reading replay decision journal report picture stats acceptance lock clean
+.PHONY: help run demo test lint types check properties evidence soak fuzz bench growth request streams reading replay decision journal report picture stats acceptance lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -70,6 +70,9 @@ reading: $(VENV)/.run ## what reading a prompt costs, and what is kept of it (AR
 
 decision: $(VENV)/.run ## what one routing decision costs (ARGS="--replicas 4 --conversations 1000")
 	@$(BIN)/python benchmarks/decision.py $(ARGS)
+
+request: $(VENV)/.run ## what is done for one request, by part, in microseconds (ARGS="--requests 500")
+	@$(BIN)/python benchmarks/request.py $(ARGS)
 
 journal: $(VENV)/.run ## what the journal costs: size, rows a second, delay (ARGS="--requests 100000")
 	@$(BIN)/python benchmarks/journal.py $(ARGS)

@@ -419,10 +419,10 @@ class Belief:
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
-        pools = self.pools
+        pools, most = self.pools, self.pools.per_path
         saved = pools.snapshots_of(unread_tokens)
-        if pools.per_path is not None:
-            saved = max(0, min(outlook.slots + saved, pools.per_path) - outlook.slots)
+        if most is not None and outlook.slots + saved > most:
+            saved = max(0, most - outlook.slots)
         return pools.private_slots + saved
 
     def _apply(self) -> None:

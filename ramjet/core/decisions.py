@@ -117,7 +117,9 @@ class Decisions:
                 prompt_tokens=visit.prompt_tokens,
                 matched_tokens=None if visit.usable is None else lease.scored.candidate.matched_tokens,
                 held_s=visit.held_s,
-                decision=replace(decision, ranked=decision.ranked[:MOST_REPLICAS]),
+                decision=decision
+                if len(decision.ranked) <= MOST_REPLICAS
+                else replace(decision, ranked=decision.ranked[:MOST_REPLICAS]),
                 looked_at=len(decision.ranked),
             )
         )

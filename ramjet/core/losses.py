@@ -63,11 +63,11 @@ class Losses:
 
     def concern(self, owner: object, path: Sequence[Node]) -> bool:
         """Whether something of an owner's, or of a path, may be among what was seen to go: they need a walk of their own."""
-        return (
-            owner in self._worths
-            or (bool(path) and path[0].touched_at <= self._used_at)
-            or (bool(self._states) and not self._states.keys().isdisjoint(path))
-        )
+        if owner in self._worths:
+            return True
+        if not path:
+            return False
+        return path[0].touched_at <= self._used_at or not self._states.keys().isdisjoint(path)
 
     def harm_s(self, tokens: int, slots: int, most_s: float) -> float:
         """Seconds of reading that others need again when somebody needs so many tokens and slots.

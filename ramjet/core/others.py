@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from msgspec import Struct
+
 STALE_S = 5.0
 """What was said longer ago than this says nothing any more: a replica that is asked every second has missed four answers."""
 
@@ -26,7 +28,7 @@ class Load(NamedTuple):
     """Of its token pool, what running requests keep."""
 
 
-class Share(NamedTuple):
+class Share(Struct, frozen=True, gc=False):
     """What somebody has at a replica."""
 
     requests: int = 0

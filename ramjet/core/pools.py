@@ -81,7 +81,10 @@ class Pools:
 
     def snapshots_of(self, tokens: int) -> int:
         """Snapshots that reading so many tokens writes: one a forward, the tail's the last of them (seed: 51 of 313,000)."""
-        return -(-tokens // self.chunk) if tokens >= self.grid else 0
+        # Asked of every replica for each request, so not by way of `grid` and `chunk`.
+        if tokens < (self.grid_tokens or USUAL_GRID_TOKENS):
+            return 0
+        return -(-tokens // (self.chunk_tokens or USUAL_CHUNK_TOKENS))
 
     def kept_of(self, tokens: int) -> int:
         """Of these, those that a conversation may keep."""

@@ -97,16 +97,20 @@ class Series:
         bucket.held += record.held_s > 0
         if record.turn is None or record.outcome != "ok" or record.replica is None:
             return
-        bucket.later += record.cold is not None and record.turn > 1
-        if (cause := record.cold_cause) is not None:
-            bucket.cold[cause] += 1
-        figures = bucket.classes.setdefault(record.size_class, _Figures())
+        if record.turn > 1:
+            bucket.later += record.cold is not None
+            if (cause := record.cold_cause) is not None:
+                bucket.cold[cause] += 1
+        size, usage = record.size_class, record.usage
+        figures = bucket.classes.get(size)
+        if figures is None:
+            figures = bucket.classes[size] = _Figures()
         figures.turns += 1
         if record.ttft_s is not None:
             figures.ttft.add(record.ttft_s)
-        if record.usage.prompt_tokens is not None and record.usage.cached_tokens is not None:
-            figures.prompt_tokens += record.usage.prompt_tokens
-            figures.cached_tokens += record.usage.cached_tokens
+        if usage.prompt_tokens is not None and usage.cached_tokens is not None:
+            figures.prompt_tokens += usage.prompt_tokens
+            figures.cached_tokens += usage.cached_tokens
 
     def rows(self, now: float) -> dict[str, Any]:
         """All of it in plain values: lists of `BUCKETS` figures, the last of the bucket that is filling now."""

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ramjet.core.others import NOBODY
 from ramjet.core.pools import Pools
 from ramjet.engines.facts import Seen
 from ramjet.replica.faults import Faults, Restart
@@ -229,7 +230,7 @@ async def test_what_others_have_there_counts_and_what_we_have_does_not() -> None
         loads = json.loads(pages.pages["/v1/loads"])
         loads["loads"][0] |= {"num_running_reqs": 0, "num_waiting_reqs": 0, "num_waiting_uncached_tokens": 0}
         pages.pages["/v1/loads"] = json.dumps(loads | {"loads": [loads["loads"][0] | {"num_used_tokens": 0}]})
-        await until(lambda: not any(others.at(time.monotonic())))
+        await until(lambda: others.at(time.monotonic()) == NOBODY)
 
 
 async def test_our_own_requests_are_not_taken_for_those_of_others() -> None:

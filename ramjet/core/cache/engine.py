@@ -91,9 +91,8 @@ class EngineCache(PrefixCache):
     @property
     def used_tokens(self) -> int:
         """What is taken of the token pool."""
-        states = self.spec.snapshots
-        state_tokens = states.tokens_each * self.used_slots if states is not None and states.tokens_each else 0
-        return self.tokens + self.private_tokens + state_tokens
+        taken, states = self.tokens + self.private_tokens, self.spec.snapshots
+        return taken + states.tokens_each * self.used_slots if states is not None and states.tokens_each else taken
 
     @property
     def used_slots(self) -> int:
@@ -402,12 +401,12 @@ class EngineCache(PrefixCache):
         if found.depth < depth:
             tail = self._grow(tail, blocks, found.depth, now)
         assert tail is not None
-        for node in tail.path():
-            if node is above:
-                break
+        node: Node | None = tail
+        while node is not None and node is not above:
             if not node.on_device:
                 self._on_device_again(node)
             self._hold_run(node)
+            node = node.parent
         seat.tail, seat.depth = tail, depth
         return tail
 
@@ -453,7 +452,13 @@ class EngineCache(PrefixCache):
         states = self.spec.snapshots
         if states is None or states.per_path is None:
             return
-        saved = [node for node in tail.path() if node.snapshot]
+        # A long prompt comes by here after each chunk, and its path grows by a run with each.
+        saved: list[Node] = []
+        above: Node | None = tail
+        while above is not None:
+            if above.snapshot:
+                saved.append(above)
+            above = above.parent
         over = len(saved) - states.per_path
         for node in reversed(saved):
             if over <= 0:
