@@ -162,16 +162,14 @@ class SseObserver(PlainObserver):
             line += data
             return True
         lines = bytes(line) + data[:end] if line else data[:end]
-        if _may_matter(lines) or not self._skim_meta(lines):
+        if _may_matter(lines) or (lines.find(b'"meta_info"') >= 0 and not self._keep_meta(lines)):
             return False
         line[:] = data[end:]
         return True
 
-    def _skim_meta(self, lines: bytes) -> bool:
-        """Keep the last event that has meta_info, if any has; whether that was to be seen at a glance."""
+    def _keep_meta(self, lines: bytes) -> bool:
+        """Keep the last event that has meta_info; whether it was to be seen at a glance."""
         at = lines.rfind(b'"meta_info"')
-        if at < 0:
-            return True
         line = lines[lines.rfind(b"\n", 0, at) + 1 : lines.find(b"\n", at)]
         if not line.startswith(b"data:"):
             return False
@@ -186,7 +184,8 @@ class SseObserver(PlainObserver):
             out.append(data[:end])
             self._passing = False
             data = data[end:]
-        self._put(data, out)
+        if data:
+            self._put(data, out)
 
     # -- line by line -------------------------------------------------------------------------------------------------
 
