@@ -113,6 +113,7 @@ class SseObserver(PlainObserver):
         """Whether the current event's bytes go to the client as they come."""
         self._drop = False
         self._last_meta: bytes | None = None
+        """Of SGLang's `/generate`, where every event has it; None in a stream that has had a token and none of these."""
         self._usage_seen: dict[str, Any] = {}
 
     def feed(self, data: bytes, now: float) -> bytes:
@@ -162,16 +163,16 @@ class SseObserver(PlainObserver):
             line += data
             return True
         lines = bytes(line) + data[:end] if line else data[:end]
-        if _may_matter(lines) or not self._skim_meta(lines):
+        if _may_matter(lines):
+            return False
+        if self._last_meta is not None and lines.find(b'"meta_info"') >= 0 and not self._keep_meta(lines):
             return False
         line[:] = data[end:]
         return True
 
-    def _skim_meta(self, lines: bytes) -> bool:
-        """Keep the last event that has meta_info, if any has; whether that was to be seen at a glance."""
+    def _keep_meta(self, lines: bytes) -> bool:
+        """Keep the last event that has meta_info; whether it was to be seen at a glance."""
         at = lines.rfind(b'"meta_info"')
-        if at < 0:
-            return True
         line = lines[lines.rfind(b"\n", 0, at) + 1 : lines.find(b"\n", at)]
         if not line.startswith(b"data:"):
             return False
@@ -186,7 +187,8 @@ class SseObserver(PlainObserver):
             out.append(data[:end])
             self._passing = False
             data = data[end:]
-        self._put(data, out)
+        if data:
+            self._put(data, out)
 
     # -- line by line -------------------------------------------------------------------------------------------------
 
@@ -245,7 +247,7 @@ class SseObserver(PlainObserver):
 
     def _see(self, payload: bytes, now: float | None) -> None:
         """Look into one event's data, and decode it only where it can matter: most chunks are one token of text."""
-        if b'"meta_info"' in payload:
+        if b'"meta_info"' in payload and (self.first_token_at is None or self._last_meta is not None):
             self._last_meta = payload
         if self.first_token_at is not None and not _may_matter(payload):
             return
@@ -267,7 +269,7 @@ class SseObserver(PlainObserver):
 
 
 def _may_matter(lines: bytes) -> bool:
-    """Whether one of them may tell of usage or of an error. What the model wrote cannot look so: its quotes are escaped."""
+    """Whether one of them may tell of usage or of an error. What the model wrote cannot: its quotes are escaped."""
     # `find`, not `in`: that asks first whether it is looking for a number, and takes twice as long.
     return (
         _TOLD_USAGE.search(lines) is not None

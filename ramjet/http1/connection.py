@@ -7,7 +7,6 @@ A connection carries one exchange at a time. Whatever comes while nobody has ask
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -39,7 +38,7 @@ class Answer:
         self.is_whole = False
         """Whether its last byte has come."""
         self._connection = connection
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
         self._unread_bytes = 0
         self._broken: Broken | None = None
         self._sink: Sink | None = None
@@ -77,7 +76,8 @@ class Answer:
         """
         self._sink, self._is_full = sink, False
         try:
-            self.hand_on()
+            if self._pieces:
+                self.take(self._collect())
             if not self._is_full:
                 self._connection.go_on()
             while not self.has_news:
@@ -101,16 +101,12 @@ class Answer:
 
     def take(self, piece: bytes) -> None:
         """More has come: it goes to whom the answer is poured into, or waits."""
-        self._pieces.append(piece)
-        self._unread_bytes += len(piece)
-        self.hand_on()
-
-    def hand_on(self) -> None:
-        """Give what has come to whom it is poured into."""
-        if self._sink is None or self._is_full or self._spilt is not None or not self._pieces:
+        if self._sink is None or self._is_full or self._spilt is not None:
+            self._pieces.append(piece)
+            self._unread_bytes += len(piece)
             return
         try:
-            self._is_full = self._sink(self._collect())
+            self._is_full = self._sink(piece)
         except Exception as error:  # noqa: BLE001 - it is raised again, by whom it concerns
             self._spilt = error
 
@@ -124,7 +120,7 @@ class Answer:
         self._broken = error
 
     def _collect(self) -> bytes:
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        data = b"".join(self._pieces)
         self._pieces.clear()
         self._unread_bytes = 0
         return data

@@ -71,7 +71,8 @@ class LineByLine:
         return shown
 
     def _look_into(self, payload: bytes, now: float | None) -> None:
-        if b'"meta_info"' in payload:
+        # An API that has meta_info has it in every event.
+        if b'"meta_info"' in payload and (self.first_token_at is None or self._meta is not None):
             self._meta = payload
         tells_usage = payload.count(b'"usage"') > payload.count(b'"usage":null')
         if self.first_token_at is None or tells_usage or b'"error"' in payload or b'"response.failed"' in payload:

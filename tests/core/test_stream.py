@@ -307,12 +307,19 @@ LINES = st.one_of(
 )  # fmt: skip
 
 
+FIRST = [
+    chunk(content="a"),
+    {"type": "response.output_text.delta", "delta": "a"},
+    {"text": "a", "meta_info": {"cached_tokens": 1}},
+]
+
+
 @st.composite
 def streams_as_they_come(draw: st.DrawFn) -> list[bytes]:
     """Events of all engines, of one line or several, or without an end, and ended in one way or in many, in pieces."""
     end = draw(st.sampled_from([*["\n"] * 6, "\r\n", "\r", None]))
     end_of = st.just(end) if end else st.sampled_from(["\n", "\r\n", "\r"])
-    lines = [sse(chunk(content="a"), done=False)] if draw(st.integers(0, 3)) else []
+    lines = [sse(draw(st.sampled_from(FIRST)), done=False)] if draw(st.integers(0, 3)) else []
     for line in draw(st.lists(LINES, min_size=2, max_size=12)):
         blanks = draw(st.sampled_from([1, 1, 1, 0, 0, 2]))
         lines.append((line + draw(end_of) + "".join(draw(end_of) for _ in range(blanks))).encode())

@@ -1,0 +1,118 @@
+"""How an answer's bytes leave for the client: framed as its head says, and the head in one write with the first."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ramjet.proxy.exchange import ClientLeft, Exchange, Streamed
+
+Play = Callable[[Exchange], Awaitable[web.StreamResponse]]
+
+
+class Wire(asyncio.Transport):
+    """A client's connection that keeps what is written to it, write by write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return 100_000
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def writes_of(play: Play, version: str = "1.1") -> list[bytes]:
+    """What leaves for one request, the head's own lines left out."""
+    wire, done = Wire(), asyncio.Event()
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await play(Exchange(request, "id", "chat", 0.0))
+        finally:
+            done.set()
+
+    server = web.Server(handle)
+    protocol = server()
+    protocol.connection_made(wire)
+    protocol.data_received(f"GET / HTTP/{version}\r\nhost: h\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        await done.wait()
+    await asyncio.sleep(0)
+    await server.shutdown(0.01)
+    return [re.sub(rb"\AHTTP/1.*?\r\n\r\n", b"HEAD ", data, flags=re.DOTALL) for data in wire.writes]
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "framed"),
+    [
+        ("1.1", None, [b"HEAD 3\r\none\r\n", b"c\r\nand a second\r\n", b"0\r\n\r\n"]),
+        ("1.1", "15", [b"HEAD one", b"and a second"]),
+        ("1.0", None, [b"HEAD one", b"and a second"]),
+    ],
+)
+async def test_the_head_leaves_with_the_first_bytes_and_what_follows_is_framed_as_it_says(
+    version: str, length: str | None, framed: list[bytes]
+) -> None:
+    async def play(exchange: Exchange) -> web.StreamResponse:
+        await exchange.start(Streamed(headers={} if length is None else {"content-length": length}))
+        is_behind = exchange.put(b"one")
+        assert (is_behind, exchange.put(b""), exchange.put(b"and a second")) == (True, False, True)
+        return await exchange.end()
+
+    assert await writes_of(play, version) == framed
+
+
+async def test_a_head_does_not_wait_for_bytes_that_are_held_back() -> None:
+    async def play(exchange: Exchange) -> web.StreamResponse:
+        await exchange.start(Streamed())
+        exchange.put(b"")
+        exchange.put(b"one")
+        return await exchange.end()
+
+    assert await writes_of(play) == [b"HEAD ", b"3\r\none\r\n", b"0\r\n\r\n"]
+
+
+async def test_an_answer_without_a_body_is_one_write() -> None:
+    async def play(exchange: Exchange) -> web.StreamResponse:
+        await exchange.start(Streamed())
+        await exchange.write(b"")
+        return await exchange.end()
+
+    assert await writes_of(play) == [b"HEAD 0\r\n\r\n"]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_whoever_left_is_told_nothing(before: int) -> None:
+    """
+    Be it before the head or after it.
+    """
+
+    async def play(exchange: Exchange) -> web.StreamResponse:
+        await exchange.start(Streamed())
+        for _ in range(before):
+            exchange.put(b"one")
+        assert exchange.request.transport is not None
+        exchange.request.transport.close()
+        with pytest.raises(ClientLeft):
+            exchange.put(b"two")
+        raise asyncio.CancelledError
+
+    assert await writes_of(play) == [b"HEAD 3\r\none\r\n"] * before
