@@ -70,7 +70,7 @@ _HELD_BACK = 4
 end otherwise."""
 _TAIL_BYTES = 48 << 10
 """About so much is left for the last step: those held back are in it, and more has to be known of where they stand."""
-_STEP_PIECES = 64
+_STEP_PIECES = 48
 """What is rendered and hashed in one step."""
 _MOST_GUESSES = 4
 """Of where a message begins, before the rest is decoded in one step."""
@@ -124,6 +124,8 @@ class _Hashed:
     place: Place
     turns: array[int]
     """Where answers of the assistant's begin, in bytes of text."""
+    pieces: int = 0
+    """How many there were in this reading."""
 
     def copy(self) -> _Hashed:
         return _Hashed(self.hashing.copy(), replace(self.place), self.turns[:])
@@ -134,13 +136,14 @@ class _Hashed:
         Raises:
             Unreadable: one of them is none.
         """
-        pieces = (piece for message in messages for piece in self.place.render(message))
-        for number, piece in enumerate(pieces, 1):
-            if piece.opens_answer:
-                self.turns.append(self.hashing.size_bytes)
-            self.hashing.add(piece)
-            if number % _STEP_PIECES == 0:
-                yield
+        for message in messages:
+            for piece in self.place.render(message):
+                if piece.opens_answer:
+                    self.turns.append(self.hashing.size_bytes)
+                self.hashing.add(piece)
+                self.pieces += 1
+                if self.pieces % _STEP_PIECES == 0:
+                    yield
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
