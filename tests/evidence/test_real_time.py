@@ -42,7 +42,7 @@ class Plan:
 
 
 PLANS = (
-    Plan(workload="W0", speed=3.0, most=0.10, plays=4, secrets=12),
+    Plan(workload="W0", speed=4.0, most=0.10, plays=2, secrets=12),
     Plan(workload="W1", speed=8.0, most=0.20, plays=1, secrets=12),
     # Its 64 developers are busy for 900 s; the rest is a tail, and 4,500 of 9,000 turns are enough for two processors.
     Plan(workload="W6", speed=2.0, most=0.10, plays=1, secrets=4, until_s=900.0),
