@@ -250,7 +250,8 @@ class Handler:
             return await self._tell(exchange, lease, answer)
         gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
         data = await answer.read()
-        limit.reschedule(loop.time() + gap_s)
+        if not answer.is_whole:
+            limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
         heard_at = time.monotonic()
