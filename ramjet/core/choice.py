@@ -27,8 +27,9 @@ class Choice:
 
     def home(self, visit: Visit) -> str | None:
         """Where the conversation's last turn was; None for a new one, or where its home has been removed."""
-        conversation = visit.turn.conversation if visit.turn is not None else None
-        home = conversation.home if conversation is not None and self._offers.policy.affinity else None
+        home = None if visit.turn is None else visit.turn.conversation.home
+        if home is None or not self._offers.policy.affinity:
+            return None
         # Whose home has been removed is new again, or all of them would go to one replica.
         return home if home in self._offers.fleet.replicas else None
 

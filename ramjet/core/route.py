@@ -21,6 +21,7 @@ TIE_RATIO = 0.05
 """Costs closer than the larger of these are a tie: the estimates behind them are no better than that."""
 
 _IDENTITY, _TOTAL = attrgetter("identity"), attrgetter("total_s")
+_NAME, _BREAKS_TIES = attrgetter("name"), attrgetter("breaks_ties")
 
 REASONS = (
     "affinity",  # the replica that holds most of the prompt
@@ -211,14 +212,14 @@ def _apply(
 
 
 def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> tuple[Scored, ...]:
-    names = tuple([cost.name for cost in costs])
+    names = tuple(map(_NAME, costs))
     columns = [cost.seconds(ask, candidates) for cost in costs]
     workings = list(zip(*columns, strict=True)) if columns else [()] * len(candidates)
     scored = list(map(Scored, candidates, map(sum, workings), repeat(names), workings))
     scored.sort(key=_TOTAL)
     tied = bisect_right(scored, tied_until_s(scored[0].total_s), key=_TOTAL)
     if tied > 1:
-        breaking = [cost.breaks_ties for cost in costs]
+        breaking = list(map(_BREAKS_TIES, costs))
         scored[:tied] = sorted(
             scored[:tied],
             key=lambda each: (

@@ -145,6 +145,8 @@ class PrefixCache:
         while depth < most:
             node = index.get(hashes[depth])
             if node is None:
+                if depth == known.depth:
+                    return known
                 break
             last, above = node, depth
             depth += shared_blocks(node.hashes, hashes, depth)
