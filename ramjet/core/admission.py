@@ -66,7 +66,8 @@ class Terms:
 
     def costs_nothing(self, candidate: Candidate) -> bool:
         """Whether entry there is free of charge."""
-        return candidate.harm_s <= self.free_upto_s(candidate.found_s, candidate.read_s)
+        harm_s = candidate.harm_s
+        return not harm_s or harm_s <= self.free_upto_s(candidate.found_s, candidate.read_s)
 
 
 Obstacle = Literal["reserved", "no_room", "full", "reading", "dear"]

@@ -128,14 +128,15 @@ class Belief:
 
     def outlook(self, blocks: Blocks, prompt_tokens: int) -> Outlook:
         """What a prompt would find there. Changes nothing."""
+        if not self.cache.begins(blocks):
+            return _NOTHING_THERE
         if self._outlooks_of != self.version:
             self._outlooks, self._outlooks_of = {}, self.version
         # Most prompts that begin alike leave what is there at the same place: where a common system prompt ends.
         known = self._outlooks.get(blocks.hashes[0])
         if known is None or not self.cache.matches(blocks, known[0]):
             found = self.cache.match(blocks)
-            if found.node is None:
-                return _NOTHING_THERE
+            assert found.node is not None
             path = list(found.node.path())
             depth = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found).depth
             known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path), depth

@@ -145,14 +145,16 @@ class PrefixCache:
         while depth < most:
             node = index.get(hashes[depth])
             if node is None:
-                if depth == known.depth:
-                    return known
                 break
             last, above = node, depth
             depth += shared_blocks(node.hashes, hashes, depth)
             if depth - above < len(node.hashes):
                 break
         return Match(depth, last, above)
+
+    def begins(self, blocks: Blocks) -> bool:
+        """Whether anything of a prompt is held. Most of a fleet holds nothing of most prompts."""
+        return blocks.hashes[0] in self._index
 
     def matches(self, blocks: Blocks, found: Match) -> bool:
         """Whether matching this prompt would find just that, which is something; quicker than matching it."""
