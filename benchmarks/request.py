@@ -3,7 +3,7 @@
     python benchmarks/request.py [--requests 2000] [--json]
 
 Two kinds of requests are served by the parts that `ramjet serve` is made of, as it ships and with replicas of which nobody
-has said anything; no socket is opened. Each is read, hashed, recognised and placed, its answer's usage is taken in, and
+has said anything; no socket is opened. Each is read and hashed, recognised and placed, its answer's usage is taken in, and
 what became of it goes to the log, the metrics, the page and the journal:
 
 * first: a new conversation of 1 KB.
@@ -38,11 +38,9 @@ import msgspec
 from ramjet import logs
 from ramjet.build import fleet_of, policy_of
 from ramjet.config import Settings
-from ramjet.core.fingerprint import fingerprint
-from ramjet.core.prompt import read
+from ramjet.core.bodies import Bodies, Reading, whole
 from ramjet.core.record import Record
 from ramjet.core.router import Router
-from ramjet.core.slices import cuts
 from ramjet.core.stream import JsonObserver
 from ramjet.core.visit import Arrival
 from ramjet.journal.store import Entry, Store
@@ -99,6 +97,7 @@ class Scene:
         self.picture = Picture(self.router)
         self.router.on_placed = self.picture.placed
         self.store = Store(folder / f"{replicas}.db", "a benchmark's", days=1, megabytes=1_000)
+        self._bodies = Bodies(SEED)
         self._now = 1_000.0
         self._waiting: list[Entry] = []
 
@@ -106,17 +105,14 @@ class Scene:
         """One request, and its times."""
         clock.requests += 1
         clock.start()
-        prompt = read(body, "chat")
+        reading = self._read(body)
         clock.stop("read")
-        prints = fingerprint(prompt, SEED)
-        clock.stop("fingerprint")
         arrival = Arrival(
             request_id=uuid4().hex,
             endpoint="chat",
             body_bytes=len(body),
-            model=prompt.model,
-            fingerprint=prints,
-            cuts=cuts(prompt, "chat"),
+            model=reading.envelope.model,
+            fingerprint=reading.fingerprint,
         )
         clock.start()
         visit = self.router.arrive(arrival, self._now)
@@ -141,6 +137,16 @@ class Scene:
         clock.stop("finish")
         self._tell(record, arrival, clock)
         self._now += APART_S
+
+    def _read(self, body: bytes) -> Reading:
+        """As the proxy does, but for the pauses between the steps of a body that is new."""
+        steps = self._bodies.steps(body, "chat")
+        try:
+            work = next(steps)
+            while True:
+                work = next(steps) if work is None else steps.send(work())
+        except StopIteration as end:
+            return end.value or whole(body, "chat", SEED)
 
     def _tell(self, record: Record, arrival: Arrival, clock: Clock) -> None:
         """What is done with a record, as in `ramjet.app`."""
