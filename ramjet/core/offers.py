@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Literal
 
-from ramjet.core.beliefs import Belief, Outlook
+from ramjet.core.beliefs import Belief
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.losses import Prices
@@ -113,13 +113,25 @@ class Offers:
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
-        prompt_tokens, prices = visit.prompt_tokens, self._prices(now)
+        policy, terms, read_s_of = self.policy, self.policy.terms, self.policy.reading.seconds
+        prompt_tokens, shared_tokens, turn = visit.prompt_tokens, visit.shared_tokens, visit.turn
+        blocks = None if turn is None else visit.usable
+        prices, most_s = self._prices(now), 2 * terms.most_allowance_s
         for replica in replicas:
             name, ours, others = replica.name, replica.in_flight, replica.others.at(now)
             belief = beliefs[name]
             pace, most_running, in_flight = belief.pace.factor, belief.most_running, ours + others.requests
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
-            outlook, matched, own, read_s, found_s, harm_s = self._reuse(visit, belief, prices, now, harm)
+            outlook = None if blocks is None else belief.outlook(blocks, prompt_tokens)
+            matched = outlook.hit.tokens if outlook is not None and policy.affinity else 0
+            read_s = round(pace * read_s_of(matched, prompt_tokens), 6)
+            own, found_s, harm_s = 0, 0.0, 0.0
+            if matched > shared_tokens:
+                own = matched - shared_tokens
+                found_s = pace * read_s_of(shared_tokens, matched)
+            if outlook is not None and turn is not None and harm != "none":
+                upto_s = most_s if harm == "all" else min(most_s, terms.free_upto_s(found_s, read_s))
+                harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
             # In the order of its fields, which is half as dear as by their names.
             yield Candidate(
                 name,
@@ -151,32 +163,6 @@ class Offers:
         self._standings.pop(replica, None)
 
     # -- inside -----------------------------------------------------------------------------------------------------
-
-    def _reuse(
-        self, visit: Visit, belief: Belief, prices: Prices, now: float, harm: Counted
-    ) -> tuple[Outlook | None, int, int, float, float, float]:
-        """What a prompt finds at a replica, in tokens, and the part of it that only its conversation uses; the seconds
-        that the rest takes, and those that this part saves; and the seconds that others lose."""
-        blocks, shared_tokens, terms, prompt_tokens = (
-            visit.usable, visit.shared_tokens, self.policy.terms, visit.prompt_tokens,
-        )  # fmt: skip
-        pace, seconds = belief.pace.factor, self.policy.reading.seconds
-        if blocks is None or visit.turn is None:
-            return None, 0, 0, round(pace * seconds(0, prompt_tokens), 6), 0.0, 0.0
-        outlook = belief.outlook(blocks, prompt_tokens)
-        matched = outlook.hit.tokens if self.policy.affinity else 0
-        read_s = round(pace * seconds(matched, prompt_tokens), 6)
-        own, found_s = 0, 0.0
-        if matched > shared_tokens:
-            own = matched - shared_tokens
-            found_s = pace * seconds(shared_tokens, matched)
-        if harm == "none":
-            return outlook, matched, own, read_s, found_s, 0.0
-        most_s = 2 * terms.most_allowance_s
-        if harm == "free":
-            most_s = min(most_s, terms.free_upto_s(found_s, read_s))
-        harm_s = belief.harm_s(outlook, prompt_tokens, visit.turn.conversation, prices, now, most_s=most_s)
-        return outlook, matched, own, read_s, found_s, harm_s
 
     def _standing(self, replica: Replica, now: float) -> tuple[float, int, float]:
         """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long
