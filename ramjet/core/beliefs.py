@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 import xxhash
 from msgspec import Struct
 
-from ramjet.core.cache import NOTHING, Blocks, EngineCache, Hit, Lost, Match, Node, Seat
+from ramjet.core.cache import NO_HIT, NOTHING, Blocks, EngineCache, Hit, Lost, Match, Node, Seat
 from ramjet.core.capacity import Capacities
 from ramjet.core.causes import FULL_RATIO, Evictions, Loss, Pressure
 from ramjet.core.conversations import Conversation
@@ -46,7 +46,7 @@ class Outlook(Struct, frozen=True):
     """Where that path ends."""
 
 
-_NOTHING_THERE = Outlook(Hit(0, 0, 0), (), 0, NOTHING)
+_NOTHING_THERE = Outlook(NO_HIT, (), 0, NOTHING)
 
 
 class _Priced(Struct, eq=False):

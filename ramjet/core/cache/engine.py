@@ -35,6 +35,9 @@ class Hit(Struct, frozen=True):
     """Whether the state at its end does."""
 
 
+NO_HIT = Hit(0, 0, 0)
+
+
 class Seat(Struct, eq=False):
     """A running request's place in the cache."""
 
@@ -149,17 +152,18 @@ class EngineCache(PrefixCache):
         seat = Seat(blocks, prompt_tokens, hit, hit.tokens, hit.tokens, need, fork, answer_tokens)
         self.running += 1
         self._reserved_tokens += need
-        # A run is cut where a prompt leaves it, whether or not that is where it can resume.
-        depth = min(found.depth, bisect_right(blocks.ends, most))
-        end = self._end_at(found, depth, now)
-        found = NOTHING if end is None else Match(depth, end, depth - len(end.hashes))
-        if (tail := self._end_at(found, hit.depth, now)) is not None:
-            self.hold(tail)
-            seat.tail, seat.depth = tail, hit.depth
-            if self.spec.snapshots is not None:
-                self._lock(seat, tail)
-            self._bring_back(tail, now)
-            self.touch(tail, now)
+        if found.node is not None:
+            # A run is cut where a prompt leaves it, whether or not that is where it can resume.
+            depth = min(found.depth, bisect_right(blocks.ends, most))
+            end = self._end_at(found, depth, now)
+            found = NOTHING if end is None else Match(depth, end, depth - len(end.hashes))
+            if (tail := self._end_at(found, hit.depth, now)) is not None:
+                self.hold(tail)
+                seat.tail, seat.depth = tail, hit.depth
+                if self.spec.snapshots is not None:
+                    self._lock(seat, tail)
+                self._bring_back(tail, now)
+                self.touch(tail, now)
         self._free_slots()
         self._free_tokens()
         return seat
@@ -323,10 +327,12 @@ class EngineCache(PrefixCache):
     def hit(self, blocks: Blocks, prompt_tokens: int, found: Match) -> Hit:
         """How much can be reused of what was found of a prompt. Changes nothing."""
         depth, node, host_state = found.depth, found.node, False
+        if node is None:
+            return NO_HIT
         known, most = blocks.tokens(depth), prompt_tokens - self.spec.reads_last
         if known > most:
             depth = min(depth, bisect_right(blocks.ends, most))
-        if self.spec.snapshots is not None and node is not None:
+        if self.spec.snapshots is not None:
             end = found.above + len(node.hashes)
             while node is not None and not (end <= depth and (node.snapshot or node.host_snapshot)):
                 end -= len(node.hashes)
