@@ -90,13 +90,13 @@ async def test_a_head_does_not_wait_for_bytes_that_are_held_back() -> None:
     assert await writes_of(play) == [b"HEAD ", b"3\r\none\r\n", b"0\r\n\r\n"]
 
 
-async def test_an_answer_without_a_body_is_one_write() -> None:
+@pytest.mark.parametrize(("last", "framed"), [(b"", b"HEAD 0\r\n\r\n"), (b"all", b"HEAD 3\r\nall\r\n0\r\n\r\n")])
+async def test_an_answer_that_is_whole_at_once_is_one_write(last: bytes, framed: bytes) -> None:
     async def play(exchange: Exchange) -> web.StreamResponse:
         await exchange.start(Streamed())
-        await exchange.write(b"")
-        return await exchange.end()
+        return await exchange.end(last)
 
-    assert await writes_of(play) == [b"HEAD 0\r\n\r\n"]
+    assert await writes_of(play) == [framed]
 
 
 @pytest.mark.parametrize("before", [0, 1])
