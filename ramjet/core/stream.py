@@ -21,9 +21,11 @@ MOST_HELD_BYTES = 64 << 10
 MOST_BODY_BYTES = 4 << 20
 """Of a longer answer only the end is looked into, where engines put the usage."""
 _TAIL_BYTES = 64 << 10
-_FEW_BYTES = 512
-"""An event or two: it takes no longer to read them than to look for which of them to read."""
-_TOLD_USAGE = re.compile(rb'"usage"(?!:null)')
+_AT_ONCE_BYTES = 8 << 10
+"""So much of a piece is searched before any of it passes: what is found early must not cost a search to the end."""
+_BARE_ERROR = b"error:"
+"""How llama.cpp told of an error before it had events."""
+_TOLD_USAGE = re.compile(rb'"usage"(?!: ?null)')
 """Engines that were asked for usage have a null for it in every chunk but the last."""
 
 
@@ -93,9 +95,8 @@ class JsonObserver(PlainObserver):
 class SseObserver(PlainObserver):
     """Sees a stream of server-sent events; lines end with LF, CR or CRLF.
 
-    After the first token nearly everything is text. A few searches tell of a piece, however many events it has, whether
-    any of its lines can matter. One in which some can is halved, and so are its halves, until what can is short, and that
-    is read line by line.
+    After the first token nearly everything is text. A few searches tell how far a piece has nothing else, however many
+    events that is, and so far it passes as it is; only lines in which a word is found that can matter are read.
 
     Args:
         hide_usage: the client did not ask for the usage that this stream was asked for, so the chunk that holds
@@ -136,59 +137,45 @@ class SseObserver(PlainObserver):
             self._release(out)
         return b"".join(out)
 
-    # -- a piece as a whole -------------------------------------------------------------------------------------------
-
     def _take_in(self, data: bytes, now: float, out: list[bytes]) -> None:
-        if self.first_token_at is not None and self._is_dull(data):
-            if self._hide_usage:
-                self._let_pass(data, out)
-        elif len(data) <= _FEW_BYTES:
-            self._read(data, now, out)
-        else:
-            # Where it is cut does not matter, as it does not where the network cuts; at a line's end is cheaper.
-            middle = len(data) // 2
-            middle = data.rfind(b"\n", 0, middle) + 1 or middle
-            self._take_in(data[:middle], now, out)
-            self._take_in(data[middle:], now, out)
+        start = 0
+        while start < len(data):
+            is_between_lines = not self._line and not self._drop
+            stop = self._dull_until(data, start) if is_between_lines and self.first_token_at is not None else start
+            if stop == start:
+                stop = data.find(b"\n", start) + 1 or len(data)
+                self._read(data[start:stop], now, out)
+            elif self._hide_usage:
+                self._let_pass(data[start:stop], out)
+            start = stop
 
-    def _is_dull(self, data: bytes) -> bool:
-        """Whether nothing that ends in this piece can matter; if so, the line that it leaves unfinished is kept."""
-        line = self._line
-        if data.startswith(b"\n") or data.find(b"\r") >= 0 or line.endswith(b"\r"):
-            return False  # where lines and events end is not to be seen at a glance
-        if self._drop or self._skip_line or len(line) + len(data) > MOST_LINE_BYTES:
-            return False
-        end = data.rfind(b"\n") + 1
-        if not end:
-            line += data
-            return True
-        lines = bytes(line) + data[:end] if line else data[:end]
-        if _may_matter(lines):
-            return False
-        if self._last_meta is not None and lines.find(b'"meta_info"') >= 0 and not self._keep_meta(lines):
-            return False
-        line[:] = data[end:]
-        return True
+    # -- many lines at once -------------------------------------------------------------------------------------------
 
-    def _keep_meta(self, lines: bytes) -> bool:
-        """Keep the last event that has meta_info; whether it was to be seen at a glance."""
-        at = lines.rfind(b'"meta_info"')
-        line = lines[lines.rfind(b"\n", 0, at) + 1 : lines.find(b"\n", at)]
-        if not line.startswith(b"data:"):
-            return False
-        self._last_meta = line[5:].strip()
-        return True
+    def _dull_until(self, data: bytes, start: int) -> int:
+        """Where the first line begins, of those from `start` on, that has to be read: it may matter, or is not whole."""
+        if data.startswith(b"\n", start):
+            return start
+        stop = min(len(data), start + _AT_ONCE_BYTES)
+        at = data.find(b"\r", start, stop)
+        stop = _told_at(data, start, stop if at < 0 else at)
+        stop = data.rfind(b"\n", start, stop) + 1 or start
+        if self._last_meta is not None and (at := data.rfind(b'"meta_info"', start, stop)) >= 0:
+            line = data[data.rfind(b"\n", start, at) + 1 or start : data.find(b"\n", at)]
+            if not line.startswith(b"data:"):
+                return start
+            self._last_meta = line[5:].strip()
+        return stop
 
-    def _let_pass(self, data: bytes, out: list[bytes]) -> None:
+    def _let_pass(self, lines: bytes, out: list[bytes]) -> None:
         """Let go what came before the last blank line: nothing of it is to be hidden."""
-        end = data.rfind(b"\n\n") + 2
+        end = lines.rfind(b"\n\n") + 2
         if end > 1:
             self._release(out)
-            out.append(data[:end])
+            out.append(lines[:end])
             self._passing = False
-            data = data[end:]
-        if data:
-            self._put(data, out)
+            lines = lines[end:]
+        if lines:
+            self._put(lines, out)
 
     # -- line by line -------------------------------------------------------------------------------------------------
 
@@ -221,7 +208,7 @@ class SseObserver(PlainObserver):
         if line.strip(b"\r\n"):
             if line.startswith(b"data:"):
                 self._see(line[5:].strip(), now)
-            elif _has_bare_error(line):
+            elif line.startswith(_BARE_ERROR):
                 self.error = True
             return
         # A blank line ends the event. Whether a long one was held back until now depends on how the network cut it, so
@@ -249,7 +236,7 @@ class SseObserver(PlainObserver):
         """Look into one event's data, and decode it only where it can matter: most chunks are one token of text."""
         if b'"meta_info"' in payload and (self.first_token_at is None or self._last_meta is not None):
             self._last_meta = payload
-        if self.first_token_at is not None and not _may_matter(payload):
+        if self.first_token_at is not None and _told_at(payload, 0, len(payload)) == len(payload):
             return
         event = _decode(payload)
         if event is None:
@@ -268,19 +255,22 @@ class SseObserver(PlainObserver):
             self.usage = usage_in(self._usage_seen)
 
 
-def _may_matter(lines: bytes) -> bool:
-    """Whether one of them may tell of usage or of an error. What the model wrote cannot: its quotes are escaped."""
-    # `find`, not `in`: that asks first whether it is looking for a number, and takes twice as long.
-    return (
-        _TOLD_USAGE.search(lines) is not None
-        or (lines.find(b"error") >= 0 and (lines.find(b'"error"') >= 0 or _has_bare_error(lines)))
-        or lines.find(b'"response.failed"') >= 0
-    )
+def _told_at(text: bytes, start: int, stop: int) -> int:
+    """Where between these the first word stands that may tell of usage or of an error, or `stop`.
 
-
-def _has_bare_error(lines: bytes) -> bool:
-    """Whether one of them is an error in llama.cpp's way, before it had events."""
-    return lines.startswith(b"error:") or b"\nerror:" in lines
+    What the model wrote cannot look so: its quotes and its line ends are escaped.
+    """
+    if found := _TOLD_USAGE.search(text, start, stop):
+        stop = found.start()
+    words = [b'"response.failed"']
+    if text.find(b"error", start, stop) >= 0:  # `in` would take twice as long: it asks first whether that is a number
+        words += b'"error"', b"\nerror:"
+        if text.startswith(_BARE_ERROR, start):
+            return start
+    for word in words:
+        if (at := text.find(word, start, stop)) >= 0:
+            stop = at
+    return stop
 
 
 _DELTA_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")

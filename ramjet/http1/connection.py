@@ -298,8 +298,8 @@ class Connection(asyncio.Protocol):
 
     def _complete(self, *, keeps: bool) -> None:
         assert self._answer is not None
-        self._give()
         self._answer.is_whole = True
+        self._give()
         self._asked, self._keeps = False, keeps
 
     def _fail(self, why: str) -> None:

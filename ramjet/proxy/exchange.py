@@ -128,15 +128,6 @@ class Exchange:
             raise ClientLeft from None
         self.head_waits = True
 
-    async def write(self, data: bytes) -> None:
-        """Send a piece of the answer, at the client's pace.
-
-        Raises:
-            ClientLeft: there is nobody to send it to.
-        """
-        if data and self.put(data):
-            await self.drain()
-
     def put(self, data: bytes) -> bool:
         """Send a piece of the answer without waiting; whether the client is behind, and to be waited for by `drain`.
 
@@ -178,15 +169,16 @@ class Exchange:
             transport.write(b"%x\r\n%b\r\n" % (len(data), data) if writer.chunked else data)
         return transport
 
-    async def end(self) -> web.StreamResponse:
-        """Complete the answer.
+    async def end(self, last: bytes = b"") -> web.StreamResponse:
+        """Complete the answer with its last bytes, at the client's pace.
 
         Raises:
             ClientLeft: there is nobody to send it to.
         """
         assert self.response is not None
+        self.writing = True
         try:
-            await self.response.write_eof()
+            await self.response.write_eof(last)
         except ConnectionError:
             raise ClientLeft from None
         return self.response
@@ -243,5 +235,4 @@ class Exchange:
             ClientLeft: there is nobody to tell.
         """
         self.response, self.status = self.opened, status
-        await self.write(errors.error_event(self.endpoint, error, retry_after_s))
-        return await self.end()
+        return await self.end(errors.error_event(self.endpoint, error, retry_after_s))

@@ -254,10 +254,10 @@ class Handler:
             limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
-        heard_at = time.monotonic()
+        heard_at, last = time.monotonic(), b""
 
         def take(data: bytes) -> bool:
-            nonlocal heard_at
+            nonlocal heard_at, last
             now = time.monotonic()
             _delivered(lease, answer, now)
             out = observer.feed(data, now)
@@ -267,6 +267,9 @@ class Handler:
             if now - heard_at > _GAP_PART * gap_s:
                 heard_at = now
                 limit.reschedule(loop.time() + gap_s)
+            if answer.is_whole:
+                last += out  # and leaves in one write with the end
+                return False
             return exchange.put(out)
 
         is_whole = not data
@@ -277,9 +280,9 @@ class Handler:
                 limit.reschedule(loop.time() + gap_s)
             is_whole = await answer.pour(take)
             is_behind = not is_whole
-        await exchange.write(observer.close())
+        last += observer.close()
         exchange.outcome = "stream_error_event" if observer.error else _by_status(answer.status)
-        return await exchange.end()
+        return await exchange.end(last)
 
     async def _tell(self, exchange: Exchange, lease: Lease, answer: Answer) -> web.StreamResponse:
         """Tell the client of an answer that cannot go on where a stream was opened while it was held."""
@@ -317,8 +320,7 @@ class Handler:
             retry_after_s = int(after) if _SECONDS.match(after) else None
             return await exchange.tell(kept.status, errors.error_in(kept.status, kept.body), retry_after_s)
         await exchange.start(_response(kept.status, kept.reason, kept.headers, kept.replica, kept.why))
-        await exchange.write(kept.body)
-        return await exchange.end()
+        return await exchange.end(kept.body)
 
     async def _models(self, exchange: Exchange) -> web.StreamResponse:
         replicas = {

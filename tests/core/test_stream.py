@@ -335,11 +335,11 @@ def streams_as_they_come(draw: st.DrawFn) -> list[bytes]:
     pieces=streams_as_they_come(),
     most_line_bytes=st.sampled_from([MOST_LINE_BYTES, 250, 100]),
     most_held_bytes=st.sampled_from([MOST_HELD_BYTES, 250, 100]),
-    few_bytes=st.sampled_from([512, 100, 1]),
+    at_once_bytes=st.sampled_from([8_192, 100, 1]),
 )
-@settings(max_examples=examples(600))
+@settings(max_examples=examples(400))
 def test_a_piece_seen_as_a_whole_tells_the_same_as_line_by_line(
-    hide_usage: bool, pieces: list[bytes], most_line_bytes: int, most_held_bytes: int, few_bytes: int
+    hide_usage: bool, pieces: list[bytes], most_line_bytes: int, most_held_bytes: int, at_once_bytes: int
 ) -> None:
     """
     After every piece the client has the same bytes, and the first token, errors and usage are known at the same moment.
@@ -347,7 +347,7 @@ def test_a_piece_seen_as_a_whole_tells_the_same_as_line_by_line(
     bounds: dict[str, Any] = {
         "MOST_LINE_BYTES": most_line_bytes,
         "MOST_HELD_BYTES": most_held_bytes,
-        "_FEW_BYTES": few_bytes,
+        "_AT_ONCE_BYTES": min(at_once_bytes, most_line_bytes),
     }
     with patch.multiple(streams, **bounds):
         quick, slow = SseObserver(hide_usage=hide_usage), LineByLine(hide_usage=hide_usage)
@@ -358,17 +358,19 @@ def test_a_piece_seen_as_a_whole_tells_the_same_as_line_by_line(
     assert (quick.first_token_at, quick.error, quick.usage) == (slow.first_token_at, slow.error, slow.usage)
 
 
-def test_pieces_without_news_are_not_taken_apart() -> None:
+def test_events_without_news_are_not_looked_into() -> None:
     """
-    Not even with a null for usage in every chunk, or all that SGLang has to say; nor where they end inside of an event.
+    Not even with a null for usage in every one, or all that SGLang has to say; and many at once are not read by lines.
     """
     token = sse({"choices": [{"delta": {"content": "error: \n none"}}], "usage": None}, done=False)
     told = sse({"text": "ab", "meta_info": {"prompt_tokens": 9, "cached_tokens": 4}}, done=False)
     for event in (token.replace(b'"usage": null', b'"usage":null'), told):
         observer = SseObserver(hide_usage=True)
         observer.feed(event, 0.0)
-        with patch.object(observer, "_read", side_effect=AssertionError("taken apart")):
-            out = [observer.feed(piece, 1.0) for piece in (event * 9, event[:70], event[70:] + event[:20], event[20:])]
-        assert out == [event * 9, b"", event, event]
+        with patch.object(observer, "_read", side_effect=AssertionError("read by lines")):
+            assert observer.feed(event * 99, 1.0) == event * 99
+        with patch.object(streams, "_decode", side_effect=AssertionError("looked into")):
+            out = [observer.feed(piece, 1.0) for piece in (event[:70], event[70:] + event[:20], event[20:-1], b"\n")]
+        assert out == [b"", event, b"", event]
         observer.close()
         assert observer.usage == (Usage(prompt_tokens=9, cached_tokens=4) if event is told else None)

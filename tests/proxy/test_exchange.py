@@ -38,6 +38,8 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    abort = close
+
 
 async def writes_of(play: Play, version: str = "1.1") -> list[bytes]:
     """What leaves for one request, the head's own lines left out."""
@@ -90,13 +92,30 @@ async def test_a_head_does_not_wait_for_bytes_that_are_held_back() -> None:
     assert await writes_of(play) == [b"HEAD ", b"3\r\none\r\n", b"0\r\n\r\n"]
 
 
-async def test_an_answer_without_a_body_is_one_write() -> None:
+@pytest.mark.parametrize(("last", "framed"), [(b"", b"HEAD 0\r\n\r\n"), (b"all", b"HEAD 3\r\nall\r\n0\r\n\r\n")])
+async def test_an_answer_that_is_whole_at_once_is_one_write(last: bytes, framed: bytes) -> None:
     async def play(exchange: Exchange) -> web.StreamResponse:
         await exchange.start(Streamed())
-        await exchange.write(b"")
-        return await exchange.end()
+        return await exchange.end(last)
 
-    assert await writes_of(play) == [b"HEAD 0\r\n\r\n"]
+    assert await writes_of(play) == [framed]
+
+
+async def test_it_is_the_client_that_is_waited_for_at_the_end() -> None:
+    """
+    So the replica is not blamed for a client that does not take the last bytes.
+    """
+
+    async def play(exchange: Exchange) -> web.StreamResponse:
+        await exchange.start(Streamed())
+        exchange.request.protocol.pause_writing()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await exchange.end(b"last")
+        assert exchange.writing
+        return exchange.cut("client_stall")
+
+    assert await writes_of(play) == [b"HEAD 4\r\nlast\r\n0\r\n\r\n"]
 
 
 @pytest.mark.parametrize("before", [0, 1])
