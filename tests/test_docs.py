@@ -31,7 +31,7 @@ from ramjet.core.bodies import LEAST_BYTES, MOST_BYTES
 from ramjet.core.causes import CAUSES
 from ramjet.core.hints import AGENT_HEADERS, SESSION_FIELDS
 from ramjet.core.policies import BalanceCost, Reading
-from ramjet.core.prompt import ENDPOINTS, Unreadable, read
+from ramjet.core.prompt import ENDPOINTS, SMALL_BYTES, Unreadable, read
 from ramjet.core.record import EVIDENCE, OUTCOMES, SIZE_CLASSES, TEMPERATURES, Record
 from ramjet.core.retry import Failure
 from ramjet.core.route import REASONS, Ask, Candidate
@@ -652,10 +652,10 @@ def test_bodies_that_are_not_decoded() -> None:
     assert f"Bodies over {_THREAD_BYTES >> 10} KiB that are not built so" in DESIGN
     assert f"each conversation of more than {LEAST_BYTES >> 10} KiB" in DESIGN
     assert f"a bound of its own, {MOST_BYTES >> 20} MiB" in DESIGN
-    assert "more than 100,000 objects or 4,000,000 commas" in DESIGN
+    assert f"more than {SMALL_BYTES >> 20} MiB with more than 100,000 objects or 4,000,000 commas" in DESIGN
     for piece, most in ((b'{"a":0}', 100_000), (b"0", 4_000_001)):
         for more, told in ((0, "object"), (1, "more parts")):
-            body = b"[" + b",".join([piece] * (most + more)) + b"]" + b" " * (1 << 20)
+            body = b"[" + b",".join([piece] * (most + more)) + b"]" + b" " * SMALL_BYTES
 
             with pytest.raises(Unreadable, match=told):
                 read(body, "chat")

@@ -312,15 +312,15 @@ class Bodies:
             lead: what makes a list of them.
             first: how a message begins, as the first of all did.
         """
-        at = begins + size
+        view, at = memoryview(body), begins + size
         for _ in range(_MOST_GUESSES):
             at = body.find(first, at, begins + LONG_BYTES)
             if at < 0:
                 return None
-            text = body[begins:at].rstrip(_SPACE)
-            if text.endswith(b"},"):
+            end = body.rfind(b"}", begins, at) + 1
+            if body[end:at].strip(_SPACE) == b",":
                 try:
-                    return _Part(self._behind_mark(b"".join((lead, text[:-1], b"]"))), len(text) - 1)
+                    return _Part(self._behind_mark(b"".join((lead, view[begins:end], b"]"))), end - begins)
                 except msgspec.DecodeError:
                     pass
             at += len(first)
@@ -457,9 +457,9 @@ def _count(body: Body, known: _Known | None) -> Steps[Sequence[int | None]]:
             continue
         before = None if known is None else known.counts[number]
         begins, found = (0, 0) if known is None or before is None else (known.ends, before)
-        for at in range(begins, len(body), SMALL_BYTES):
-            found += body.count(what, at, at + SMALL_BYTES)
-            if at + SMALL_BYTES <= len(body):
+        for at in range(begins, len(body), LONG_BYTES):
+            found += body.count(what, at, at + LONG_BYTES)
+            if at + LONG_BYTES <= len(body):
                 yield None
         if found > most:
             yield from _elsewhere(partial(check_size, body))

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from ramjet.core import hints
-from ramjet.core.bodies import Bodies, Reading, whole
+from ramjet.core.bodies import Bodies, Reading, Steps, whole
 from ramjet.core.prompt import Envelope, Unreadable
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
@@ -89,20 +89,31 @@ class Reader:
         steps = self._bodies.steps(body, endpoint)
         try:
             work = next(steps)
-            async with self._one:
-                while True:
-                    if work is None:
-                        await asyncio.sleep(0)
-                        work = next(steps)
-                    else:
-                        work = steps.send(await self.off_the_loop(work))
         except StopIteration as end:
             reading: Reading | None = end.value
+        else:
+            async with self._one:
+                reading = await self._in_steps(steps, work)
         if reading is not None:
             return reading
         if len(body) <= _THREAD_BYTES:
             return whole(body, endpoint, self._door.options.seed)
         return await self.off_the_loop(whole, body, endpoint, self._door.options.seed)
+
+    async def _in_steps(self, steps: Steps[T], work: Callable[[], object] | None) -> T:
+        """Go on with steps of which the first has said what is to be done next. Others come between all of them."""
+        while True:
+            done = None
+            if work is None:
+                await asyncio.sleep(0)
+            else:
+                done = await self.off_the_loop(work)
+            try:
+                work = steps.send(done)
+            except StopIteration as end:
+                await asyncio.sleep(0)
+                result: T = end.value
+                return result
 
     def _hint(self, given: Mapping[str, str], envelope: Envelope | None) -> hints.Hint | None:
         """What the client says of whose the prompt is: without a prompt it would stand alone."""

@@ -221,7 +221,7 @@ def test_a_next_turn_is_read_in_one_step_where_the_first_needs_several() -> None
 
     assert len(long_talk(85)) > 4 * STEP_BYTES
     assert [steps for _, steps in taken] == [taken[0][1], 1, 1, 1]
-    assert taken[0][1] > 2 * len(long_talk(85)) / STEP_BYTES, "decoded in steps, and hashed in as many"
+    assert taken[0][1] > len(long_talk(85)) / STEP_BYTES + 3, "decoded in steps, and hashed in some"
     assert all(len(one.cuts) + 1 == len(other.cuts) for (one, _), (other, _) in pairwise(taken))
 
 
@@ -335,7 +335,7 @@ def test_steps_are_taken_however_the_messages_are_set_apart(spaces: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("many", "most", "turns"), [('{"":"0123456789"}', 10_000, (7, 9, 11)), ("0", 499_000, (7, 8, 9))]
+    ("many", "most", "turns"), [('{"":"0123456789 0123456789"}', 10_000, (8, 9, 11)), ("0", 499_000, (7, 8, 9))]
 )
 def test_a_body_with_too_many_parts_is_unreadable_also_where_it_grew(many: str, most: int, turns: list[int]) -> None:
     """
