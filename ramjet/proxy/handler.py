@@ -43,6 +43,8 @@ _MOST_ERROR_BYTES = 64 << 10
 _MOST_START_BYTES = 1 << 20
 """An answer of one token is shorter, whatever an engine adds."""
 _MODELS_TIMEOUT_S = 5.0
+_SHORT_BYTES = 64 << 10
+"""An answer that is whole and no longer is the transport's at once, whatever the client does: nothing is waited for."""
 _GAP_PART = 0.02
 """The time that an answer may pause begins anew with every piece, but for so small a part: timers cost time too."""
 
@@ -250,7 +252,7 @@ class Handler:
             return await self._tell(exchange, lease, answer)
         gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
         data = await answer.read()
-        if not answer.is_whole:
+        if not answer.is_whole or len(data) > _SHORT_BYTES:
             limit.reschedule(loop.time() + gap_s)
         kept = headers.to_client(answer.headers, keep_length=untouched)
         await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
