@@ -262,14 +262,14 @@ def _told_at(text: bytes, start: int, stop: int) -> int:
     """
     if found := _TOLD_USAGE.search(text, start, stop):
         stop = found.start()
-    words = [b'"response.failed"']
+    if (at := text.find(b'"response.failed"', start, stop)) >= 0:
+        stop = at
     if text.find(b"error", start, stop) >= 0:  # `in` would take twice as long: it asks first whether that is a number
-        words += b'"error"', b"\nerror:"
         if text.startswith(_BARE_ERROR, start):
             return start
-    for word in words:
-        if (at := text.find(word, start, stop)) >= 0:
-            stop = at
+        for word in (b'"error"', b"\n" + _BARE_ERROR):
+            if (at := text.find(word, start, stop)) >= 0:
+                stop = at
     return stop
 
 
