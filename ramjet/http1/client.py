@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from multidict import CIMultiDict
 
 from ramjet.core.retry import Failure
-from ramjet.http1.connection import Answer, Broken, Connection
+from ramjet.http1.connection import Answer, Broken, Buffers, Connection
 
 _KNOWN_S = 10.0
 """For so long a name's addresses are not asked for again."""
@@ -83,7 +83,7 @@ class Client:
         self._pools.clear()
         await asyncio.sleep(0)  # the transports close in the loop's next step
 
-    def send(self, method: str, url: str, path: str, headers: CIMultiDict[str], body: bytes | None) -> Sending:
+    def send(self, method: str, url: str, path: str, headers: CIMultiDict[str], body: Buffers | None) -> Sending:
         """Send a request and hand out the answer once its head has come; the connection goes with the context.
 
         An unused connection that the engine has closed meanwhile, or on which it says what is no answer, is no failure
@@ -94,18 +94,20 @@ class Client:
             url: the replica's.
             path: and query, as the client sent them; it follows the path of the replica's URL.
             headers: all but Host and Content-Length.
-            body: what follows them; None for none.
+            body: what follows them, in pieces; None for none.
 
         Raises:
             ReplicaFailed: before the head had come.
         """
         place = _place(url)
-        head = _head(method, place, path, headers, None if body is None else len(body))
+        head = _head(method, place, path, headers, None if body is None else sum(map(len, body)))
         return Sending(self, place, method, head, body)
 
     # -- a request's side -------------------------------------------------------------------------------------------
 
-    async def answered(self, place: _Place, method: str, head: bytes, body: bytes | None) -> tuple[Connection, Answer]:
+    async def answered(
+        self, place: _Place, method: str, head: bytes, body: Buffers | None
+    ) -> tuple[Connection, Answer]:
         """The head of an answer, on an unused connection or on a fresh one."""
         if (unused := self._unused(place)) is not None:
             with contextlib.suppress(Broken):
@@ -131,7 +133,7 @@ class Client:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, connection: Connection, method: str, head: bytes, body: bytes | None) -> Answer:
+    async def _ask(self, connection: Connection, method: str, head: bytes, body: Buffers | None) -> Answer:
         self._open.add(connection)
         try:
             return await connection.ask(method, head, body)
@@ -210,7 +212,7 @@ class Client:
 class Sending:
     """A request on its way, as a context: its answer inside, its connection given back behind it."""
 
-    def __init__(self, client: Client, place: _Place, method: str, head: bytes, body: bytes | None) -> None:
+    def __init__(self, client: Client, place: _Place, method: str, head: bytes, body: Buffers | None) -> None:
         self._client = client
         self._place = place
         self._request = method, head, body

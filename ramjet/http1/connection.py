@@ -7,12 +7,14 @@ A connection carries one exchange at a time. Whatever comes while nobody has ask
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import httptools
 from multidict import CIMultiDict
 
+Buffers = Sequence[bytes | memoryview]
+"""Pieces that follow each other."""
 Sink = Callable[[bytes], bool]
 """Takes a piece, and says whether it is full."""
 
@@ -166,13 +168,13 @@ class Connection(asyncio.Protocol):
             and not transport.is_closing()
         )
 
-    async def ask(self, method: str, head: bytes, body: bytes | None) -> Answer:
+    async def ask(self, method: str, head: bytes, body: Buffers | None) -> Answer:
         """Send a request, and give its answer once the answer's head has come.
 
         Args:
             method: as in the head.
             head: the request line and all headers, with the empty line at their end.
-            body: what follows, unless there is none.
+            body: what follows, in pieces, unless there is none.
 
         Raises:
             Broken: there is no answer, or what came is none.
@@ -183,7 +185,7 @@ class Connection(asyncio.Protocol):
         self._bare_bytes = 0
         if self._failed is None:
             if body:
-                self._transport.writelines((head, body))
+                self._transport.writelines((head, *body))
             else:
                 self._transport.write(head)
         while (answer := self._come()) is None:

@@ -25,7 +25,7 @@ from ramjet.core.slices import body_of
 from ramjet.core.splice import ask_for_usage, name_rank
 from ramjet.core.visit import Arrival, Lease, Visit
 from ramjet.http1.client import Client, ReplicaFailed, read_at_most
-from ramjet.http1.connection import Answer, Broken
+from ramjet.http1.connection import Answer, Broken, Buffers
 from ramjet.proxy import errors, headers
 from ramjet.proxy.answers import check_head, is_plain_stream, observer_of
 from ramjet.proxy.door import Door, Refused
@@ -171,13 +171,14 @@ class Handler:
             ReplicaFailed: before a byte had reached the client; it may be tried elsewhere.
         """
         request, prompt, body, replica = exchange.request, exchange.prompt, exchange.body, lease.replica
-        options, asked, sent = self._options, None, body
+        options, asked = self._options, None
+        sent: Buffers | None = (body or b"",) if body or request.body_exists else None
         if prompt is not None and body is not None:
             if replica.whole in options.ask_usage:
                 asked = ask_for_usage(body, prompt, exchange.endpoint)
-            sent = b"".join(asked) if asked is not None else body
+            sent = (body,) if asked is None else asked
             if replica.rank is not None:
-                sent = b"".join(name_rank(sent, replica.rank, exchange.endpoint))
+                sent = name_rank(b"".join(sent), replica.rank, exchange.endpoint)
         head = self._head(request, exchange.request_id, replica, plain=prompt is not None)
         limit = asyncio.timeout(options.first_byte_s)
         try:
@@ -188,7 +189,7 @@ class Handler:
                     replica.url,
                     _path_of(request),
                     head,
-                    sent if request.body_exists or sent else None,
+                    sent,
                 ) as answer:
                     check_head(answer)
                     if answer.status in _BUSY:
@@ -216,10 +217,10 @@ class Handler:
             name = f"{exchange.request_id}-{lease.slices + 1}"
             head = self._head(request, name, lease.replica, plain=True)
             start = await self.reader.off_the_loop(body_of, body, exchange.endpoint, lease.starts[0].cut)
-            if lease.replica.rank is not None:
-                start = b"".join(name_rank(start, lease.replica.rank, exchange.endpoint))
+            rank = lease.replica.rank
+            sent = (start,) if rank is None else name_rank(start, rank, exchange.endpoint)
             url, path = lease.replica.url, _path_of(request)
-            async with self._upstream.send(request.method, url, path, head, start) as answer:
+            async with self._upstream.send(request.method, url, path, head, sent) as answer:
                 check_head(answer)
                 if answer.status in _BUSY:
                     await self._keep_busy(exchange, lease, answer)
@@ -399,7 +400,8 @@ def _path_of(request: web.BaseRequest) -> str:
     path = request.raw_path
     if path.startswith("/"):
         return path
-    return (request.rel_url.raw_path_qs or "/") if "://" in path else "/"
+    named = request.rel_url.raw_path_qs if "://" in path else ""
+    return named if named.startswith("/") else f"/{named}"
 
 
 def _delivered(lease: Lease, answer: Answer, now: float) -> None:

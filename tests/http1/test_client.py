@@ -187,7 +187,7 @@ async def test_who_is_read_slowly_is_paused() -> None:
     asyncio.get_running_loop().call_soon(
         connection.data_received, b"HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\n"
     )
-    answer = await connection.ask("POST", b"head", b"body")
+    answer = await connection.ask("POST", b"head", (b"bo", memoryview(b"dy")))
     transport.reading = True
     for _ in range(3):
         connection.data_received(bytes(1 << 19))
@@ -223,7 +223,9 @@ async def test_what_a_sink_raises_concerns_whom_it_is_poured_for() -> None:
 
 async def get(upstream: Client, url: str, method: str = "POST", body: bytes | None = b"{}") -> tuple[int, bytes]:
     """Status and body."""
-    async with upstream.send(method, url, "/v1/x?y=1#z", CIMultiDict({"x-a": "b"}), body) as answer:
+    async with upstream.send(
+        method, url, "/v1/x?y=1#z", CIMultiDict({"x-a": "b"}), None if body is None else (body,)
+    ) as answer:
         pieces = []
         while piece := await answer.read():
             pieces.append(piece)
@@ -357,7 +359,7 @@ async def test_who_leaves_in_the_middle_closes_the_connection() -> None:
 
     upstream = Client(connect_s=1.0, idle_s=4.0)
     async with scripted_engine(stream) as engine:
-        async with upstream.send("POST", engine.url, "/", CIMultiDict(), b"") as answer:
+        async with upstream.send("POST", engine.url, "/", CIMultiDict(), (b"",)) as answer:
             assert await answer.read() == b"one"
         assert await asyncio.wait_for(gone, 3.0)
         await upstream.close()
