@@ -240,7 +240,7 @@ class Belief:
             if learned.asks_for_finds and sought.used_at is not None and not sought.in_use:
                 learned.found(*self._distances(blocks, sought))
             learned.kept()
-        if cached_tokens >= 1.5 * sought.tokens + 4 * TRUSTED_TOKENS:
+        if cached_tokens >= 1.25 * sought.tokens + 4 * TRUSTED_TOKENS:
             # It kept more than was believed of it: was that for want of room, there is more room.
             beyond = bisect_right(blocks.ends, sought.tokens)
             loss = self._evictions.deepest(self._replica, blocks.hashes[:depth], beyond=beyond)

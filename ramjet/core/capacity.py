@@ -30,9 +30,10 @@ that run and other clients take room too, and what was said may be too much."""
 
 _DRIFT = 0.002
 """By which a size grows for each report of something kept: a replica that once had less for us may have more again."""
-_OUTLIVED, _OUTLIVED_UNTOLD = 0.02, 0.1
-"""By which it grows for each report of something kept beyond it, where the size was told and where it was not. What was learned
-from a few losses may be far too little: nobody would enter, and nothing else would be learned."""
+_OUTLIVED, _OUTLIVED_AGAIN = 0.02, 0.1
+"""By which it grows for a report of something kept beyond it, and for another one with no loss between them, or where nobody
+has said the size. Who is taken for far too small is spared so much that hardly anything is there to be found beyond it: it
+would stay what it is taken for."""
 _LEAST, _MOST = 0.3, 1.3
 """Parts of what a pool is said to be, between which reports are believed."""
 
@@ -51,6 +52,8 @@ class Capacity:
         self._size: float | None = told
         self._ceiling: float = told or 0.0
         """What it drifts up to."""
+        self._outlived = False
+        """Whether something was found beyond it, and nothing was lost since."""
         self._found: float = 0.0
         """The largest distance at which something was found, as long as the size is not known..."""
         self._lost: list[int] = []
@@ -86,6 +89,7 @@ class Capacity:
 
     def lost(self, distance: int) -> None:
         """Something was lost at a distance."""
+        self._outlived = False
         if self._size is None:
             if distance <= self._found:
                 # One of both is odd: if it is what was found, it is forgotten in time.
@@ -106,7 +110,9 @@ class Capacity:
     def outlived(self) -> None:
         """Something was found that was believed to have gone for want of room."""
         if self._size is not None:
-            self._set((1 + (_OUTLIVED if self._told else _OUTLIVED_UNTOLD)) * self._size)
+            again = self._outlived or self._told is None
+            self._outlived = True
+            self._set((1 + (_OUTLIVED_AGAIN if again else _OUTLIVED)) * self._size)
             self._ceiling = max(self._size, self._ceiling)
 
     def _set(self, size: float) -> None:

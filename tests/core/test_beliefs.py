@@ -10,6 +10,7 @@ import xxhash
 
 from ramjet.core.beliefs import KNOWN_S, Belief
 from ramjet.core.cache import Blocks
+from ramjet.core.capacity import Capacity
 from ramjet.core.losses import Prices
 from ramjet.core.pace import Pace
 from ramjet.core.pools import Pools
@@ -156,7 +157,7 @@ def test_reports_teach_how_much_of_the_pool_conversations_get() -> None:
 
 def test_a_replica_that_keeps_what_was_believed_gone_is_believed() -> None:
     """
-    Its pool grows by 2 % for each such find, up to 1.3 times what was said.
+    Its pool grows by 2 % for such a find, by 10 % for another one with no loss between, up to 1.3 times what was said.
     """
     belief = Belief(Pools(tokens=100_000))
     sizes = []
@@ -164,9 +165,22 @@ def test_a_replica_that_keeps_what_was_believed_gone_is_believed() -> None:
         report(belief, f"conversation {now % 6}", 20_480, 20_224 if now >= 6 else 0, float(now))
         sizes.append(belief.pool_tokens)
 
-    assert sizes[6:9] == [102_000, 104_040, 106_120]
+    assert sizes[6:9] == [102_000, 112_200, 123_420]
     assert sizes[-1] is not None
     assert 122_880 <= sizes[-1] <= 130_000
+
+
+def test_a_loss_between_two_finds_makes_the_second_one_the_first_again() -> None:
+    """
+    What is lost and found by turns is about as large as it is taken for.
+    """
+    capacity = Capacity(100_000)
+    sizes = []
+    for teach in (capacity.outlived, lambda: capacity.lost(90_000), capacity.outlived, capacity.outlived):
+        teach()
+        sizes.append(capacity.size)
+
+    assert sizes == [102_000, 96_900, 98_838, 108_721]
 
 
 def test_what_was_never_there_teaches_nothing_when_it_is_found() -> None:

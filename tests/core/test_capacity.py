@@ -29,7 +29,7 @@ def teach(capacity: Capacity, events: list[tuple[str, int]]) -> None:
 @given(st.integers(1, 1_000_000), EVENTS)
 def test_what_was_said_is_never_left_far_behind(told: int, events: list[tuple[str, int]]) -> None:
     """
-    Whatever is reported: between 0.3 and 1.3 times what was said, and by no more than 5 % at a time.
+    Whatever is reported: between 0.3 and 1.3 times what was said, and by no more than 5 % less or 10 % more at a time.
     """
     capacity = Capacity(told)
     before = float(told)
@@ -38,7 +38,7 @@ def test_what_was_said_is_never_left_far_behind(told: int, events: list[tuple[st
         size = capacity.least
         assert 0.3 * told <= size + 1e-6 or size == 1.0
         assert size <= 1.3 * told + 1e-6
-        assert 0.95 * before <= size + 1e-6 <= 1.05 * before + 1e-5 or size == 1.0
+        assert 0.95 * before <= size + 1e-6 <= 1.1 * before + 1e-5 or size == 1.0
         before = size
 
 
