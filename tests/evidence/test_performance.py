@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.proxy.growth import AXES, Figures, draw
 from tests.evidence import report
 
 ROOT = Path(__file__).parents[2]
@@ -71,11 +72,28 @@ def test_what_requests_cost_beside_haproxy() -> None:
 
 
 @pytest.mark.evidence
-def test_how_that_grows() -> None:
+@pytest.mark.parametrize("axis", AXES)
+def test_how_that_grows(axis: str) -> None:
     """
-    With the body, the fleet, the streams under way and the conversations known.
+    With the body, the fleet, the streams under way and the conversations known; each adds its rows to what the others saw.
     """
-    rows = printed("benchmarks.proxy.growth", "--json", "--plot", str(PICTURE))
+    found = printed("benchmarks.proxy.growth", "--axis", axis, "--json")
+    before = [row for row in report.rows("growth") if row["what"] != axis]
+    rows = [
+        *before,
+        *(
+            {
+                "what": row["axis"],
+                "how much": row["size"],
+                "ramjet, ms": row["ramjet_ms"],
+                "haproxy, ms": row["haproxy_ms"] or "-",
+                "ramjet, MB": "-" if row["resident_mb"] is None else round(row["resident_mb"]),
+            }
+            for row in found
+        ),
+    ]
+    rows.sort(key=lambda row: list(AXES).index(row["what"]))
+    draw([_figures(row) for row in rows], PICTURE)
     report.write(
         "growth",
         "How what a request costs grows",
@@ -83,14 +101,17 @@ def test_how_that_grows() -> None:
         "first rows, two replicas but for the second. `make growth` prints it, and "
         "`make evidence ARGS='-k how_that_grows'` writes it anew; benchmarks/proxy/growth.py says how each is measured."
         "\n\n![Growth](growth.png)",
-        [
-            {
-                "what": row["axis"],
-                "how much": row["size"],
-                "ramjet, ms": row["ramjet_ms"],
-                "haproxy, ms": "-" if row["haproxy_ms"] is None else row["haproxy_ms"],
-                "ramjet, MB": "-" if row["resident_mb"] is None else round(row["resident_mb"]),
-            }
-            for row in rows
-        ],
+        rows,
+    )
+
+
+def _figures(row: dict[str, Any]) -> Figures:
+    haproxy_ms = row["haproxy, ms"]
+    return Figures(
+        axis=row["what"],
+        size=row["how much"],
+        requests=0,
+        ramjet_ms=row["ramjet, ms"],
+        haproxy_ms=None if haproxy_ms == "-" else haproxy_ms,
+        resident_mb=None,
     )
