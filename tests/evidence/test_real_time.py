@@ -99,7 +99,7 @@ async def test_a_play_in_real_time_is_that_of_virtual_time(tmp_path: Path) -> No
         program = ("-m", "tests.evidence.hurry", str(speed))
         async with served(settings_for(TOKENS, urls), tmp_path, program=program) as ramjet:
             seen = await play(made, ramjet.url, speed=speed)
-            # A line is written in the step in which nothing is in flight any more; the client has its answer before.
+            # The client has its answer before the line is written.
             await ramjet.in_flight()
             said = {line["request_id"]: line for line in ramjet.lines() if line["event"] == "request"}
 

@@ -394,7 +394,7 @@ async def _between(ramjet: Served, engine: Engine, tally: Tally, start: int) -> 
 
 async def check_log(ramjet: Served, engine: Engine, last: Tally) -> None:
     """Of the whole log: no fault in it, and every request that came to the engine is in it."""
-    # A client may have its answer before the line is written; it is in the step in which nothing is in flight any more.
+    # A client may have its answer before the line is written.
     await ramjet.in_flight()
     attempts: Counter[bytes] = Counter()
     for line in ramjet.lines():

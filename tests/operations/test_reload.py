@@ -317,6 +317,7 @@ async def test_what_ramjet_knows_and_counts_survives_reloads(tmp_path: Path) -> 
                 assert {reason for _, reason in again} == {"affinity"}
                 assert all(now[name] >= value for name, value in counted.items())
                 counted = now
+            await served.said("request", 7 * len(talks))
             requests = served.events("request")
             by_talk = {line["conversation"] for line in requests}
 

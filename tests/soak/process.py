@@ -18,8 +18,12 @@ from typing import Any
 import httpx
 import psutil
 
+from ramjet.logs import FLUSH_S
+
 _START_S = 30.0
 _STOP_S = 20.0
+_LOGGED_S = 5 * FLUSH_S
+"""Lines wait for others, and a busy machine for its turn."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,9 +53,13 @@ class Served:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     async def in_flight(self, patience_s: float = 10.0) -> float:
-        """Requests in flight by the metrics, once they have come to 0 or patience has come to an end."""
+        """Requests in flight by the metrics, once they have come to 0 or patience has come to an end.
+
+        What it says of them is in its log then.
+        """
         for _ in range(int(patience_s / 0.1)):
             if not (left := await self.metric("ramjet_in_flight")):
+                await asyncio.sleep(_LOGGED_S)
                 return 0.0
             await asyncio.sleep(0.1)
         return left
