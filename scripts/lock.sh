@@ -9,4 +9,5 @@ compile() {
 }
 # hatchling is locked too, so that the project itself is built without fetching anything unlocked.
 compile pyproject.toml requirements/build.in -o requirements/run.txt
-compile pyproject.toml requirements/build.in --extra test --extra lint --extra kvevents --extra parquet --extra plots -c requirements/run.txt -o requirements/dev.txt
+compile pyproject.toml requirements/build.in --extra test --extra lint --extra envoy --extra kubernetes --extra kvevents --extra parquet \
+    --extra plots --extra valkey -c requirements/run.txt -o requirements/dev.txt
