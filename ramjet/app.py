@@ -8,10 +8,11 @@ import gc
 import signal
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -147,12 +148,10 @@ async def running(
         bounds = Bounds(header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
         admin_url = await _listen(stack, settings.admin, runner(admin_app(control), bounds))
         front, drain = proxy_runner(handler, router.fleet, bounds), partial(_drain, handler, control)
-        url = await _listen(stack, settings.listen, front, tls=tls, before_stop=drain)
-        if watch:
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            stack.callback(tasks.create_task(health.run(), name="health").cancel)
-            stack.callback(tasks.create_task(stats.run(), name="stats").cancel)
-            stack.callback(tasks.create_task(kv_watch.run(), name="kv events").cancel)
+        context = None if tls is None else tls.context
+        url = await _listen(stack, settings.listen, front, tls=context, before_stop=drain)
+        watches = {"health": health.run, "stats": stats.run, "kv events": kv_watch.run} if watch else {}
+        await _in_background(stack, watches if tls is None else {**watches, "certificate": tls.run})
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
         yield Running(url, admin_url, router, handler, metrics, control, health, stats)
 
@@ -219,6 +218,15 @@ async def _listen(
     stack.push_async_callback(site.stop)
     bound = server.addresses[0][1]
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
+
+
+async def _in_background(
+    stack: contextlib.AsyncExitStack, tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+) -> None:
+    """Run these, by name, until the stack unwinds."""
+    group = await stack.enter_async_context(asyncio.TaskGroup())
+    for name, run in tasks.items():
+        stack.callback(group.create_task(run(), name=name).cancel)
 
 
 async def _drain(handler: Handler, control: Control) -> None:

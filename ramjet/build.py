@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
 
+from ramjet.certificate import Certificate
 from ramjet.config import ReplicaSettings, Settings
 from ramjet.core.admission import Terms
 from ramjet.core.fleet import Fleet, Replica, Thresholds, rank_name
@@ -155,19 +155,14 @@ def publishers_of(replicas: Iterable[ReplicaSettings]) -> dict[str, Publisher]:
     }
 
 
-def tls_of(settings: Settings) -> ssl.SSLContext | None:
+def tls_of(settings: Settings) -> Certificate | None:
     """TLS for the port that clients connect to; None where none is asked for.
 
     Raises:
         OSError: certificate and key cannot be used (ssl.SSLError is one).
     """
-    if settings.tls.certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    context.load_cert_chain(settings.tls.certificate, settings.tls.key)
-    return context
+    certificate, key = settings.tls.certificate, settings.tls.key
+    return None if certificate is None or key is None else Certificate(certificate, key)
 
 
 def _keys(replicas: Iterable[ReplicaSettings]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from ramjet.config import ConfigError, Settings
 
 log = structlog.get_logger()
 
-_LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 1.0
 
 
 class Reloader:
@@ -30,10 +30,10 @@ class Reloader:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        seen = before = _stamp(self._path)
+        seen = before = stamp(self._path)
         while True:
             asked = await self._wait()
-            now = _stamp(self._path)
+            now = stamp(self._path)
             # A file that is being written changes from look to look, and one being replaced may be gone for a moment.
             settled = now is not None and now == before
             if asked or (settled and now != seen):
@@ -43,7 +43,7 @@ class Reloader:
 
     async def _wait(self) -> bool:
         try:
-            async with asyncio.timeout(_LOOK_EVERY_S):
+            async with asyncio.timeout(LOOK_EVERY_S):
                 await self._asked.wait()
         except TimeoutError:
             return False
@@ -64,7 +64,7 @@ class Reloader:
         log.info("config_reloaded", replicas=[each.name for each in settings.replicas], needs_restart=needs_restart)
 
 
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+def stamp(path: Path | None) -> tuple[int, int, int] | None:
     """What changes when a file does; None where there is none."""
     try:
         status = path.stat() if path is not None else None

@@ -78,6 +78,49 @@ async def test_clients_are_served_over_tls(tmp_path: Path) -> None:
             assert "Traceback" not in served.written
 
 
+async def test_a_renewed_certificate_is_taken_over(tmp_path: Path) -> None:
+    """
+    New connections see it, one that is open stays, and a pair that does not belong together changes nothing.
+    """
+    made, key = certificate(tmp_path)
+    others = [certificate(tmp_path, name) for name in ("other", "third")]
+
+    def trusting(*those: Path) -> httpx.AsyncClient:
+        context = ssl.create_default_context()
+        for each in those:
+            context.load_verify_locations(each)
+        return httpx.AsyncClient(verify=context)
+
+    first = made.read_bytes()
+    path = config(tmp_path / "ramjet.yaml", {"a": dead_url()}, tls={"certificate": str(made), "key": str(key)})
+    async with live(path) as served, trusting(made) as before:
+        health = f"{served.url}/health"
+        assert (await before.get(health)).status_code == 503
+
+        made.write_bytes(others[0][0].read_bytes())
+        await until(lambda: "certificate_rejected" in served.written)
+        (tmp_path / "first.pem").write_bytes(first)
+        async with trusting(tmp_path / "first.pem") as still:
+            assert (await still.get(health)).status_code == 503
+
+        key.write_bytes(others[0][1].read_bytes())
+        await until(lambda: "certificate_reloaded" in served.written)
+        async with trusting(others[0][0]) as after, trusting(tmp_path / "first.pem") as late:
+            assert (await after.get(health)).status_code == 503
+            with pytest.raises(httpx.ConnectError):
+                await late.get(health)
+        assert (await before.get(health)).status_code == 503
+
+        # As a mounted secret is renewed: both at once, by names that lead elsewhere.
+        for file, new in zip((made, key), others[1], strict=True):
+            (tmp_path / "link").symlink_to(new)
+            (tmp_path / "link").replace(file)
+        await until(lambda: served.written.count("certificate_reloaded") == 2)
+        async with trusting(others[1][0]) as after:
+            assert (await after.get(health)).status_code == 503
+        assert "PRIVATE" not in served.written
+
+
 @pytest.mark.parametrize("fault", ["no certificate", "another key", "missing", "only one", "unreadable"])
 async def test_a_bad_certificate_is_a_clean_error_at_the_start(tmp_path: Path, fault: str) -> None:
     """
