@@ -7,15 +7,13 @@ cut after so many minutes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
-from collections import defaultdict
+import time
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from urllib.parse import urlsplit
-
-from multidict import CIMultiDict
+from weakref import WeakSet
 
 from ramjet.core.retry import Failure
 from ramjet.http1.connection import Answer, Broken, Buffers, Connection
@@ -33,9 +31,9 @@ class ReplicaFailed(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a replica is, from its URL."""
+@dataclass(slots=True)
+class _Pool:
+    """Where a replica is, from its URL, and the connections to it that nobody uses."""
 
     host: str
     port: int
@@ -44,12 +42,6 @@ class _Place:
     """The host as the Host header has it."""
     base: str
     """What its paths begin with."""
-
-
-@dataclass(slots=True)
-class _Pool:
-    """The connections to one place that nobody uses, and where it is."""
-
     unused: list[Connection] = field(default_factory=list)
     """The one that was used last is the last, and the first to be used again: the others are closed in time."""
     addresses: list[str] = field(default_factory=list)
@@ -68,9 +60,9 @@ class Client:
     def __init__(self, *, connect_s: float, idle_s: float) -> None:
         self.connect_s = connect_s
         self._idle_s = idle_s
-        self._pools: defaultdict[_Place, _Pool] = defaultdict(_Pool)
-        self._open: set[Connection] = set()
-        """Those that carry something."""
+        self._pools: dict[str, _Pool] = {}
+        self._connections: WeakSet[Connection] = WeakSet()
+        """All that are open: the event loop keeps those, and nobody the others."""
         self._sweeping: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
 
@@ -78,13 +70,13 @@ class Client:
         """Close all connections."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for connection in (*self._open, *(each for pool in self._pools.values() for each in pool.unused)):
+        for connection in tuple(self._connections):
             connection.close()
         self._pools.clear()
         await asyncio.sleep(0)  # the transports close in the loop's next step
 
-    def send(self, method: str, url: str, path: str, headers: CIMultiDict[str], body: Buffers | None) -> Sending:
-        """Send a request and hand out the answer once its head has come; the connection goes with the context.
+    async def send(self, method: str, url: str, path: str, fields: bytes, body: Buffers | None) -> Answer:
+        """Send a request, and give its answer once the answer's head has come; it is to be used as a context.
 
         An unused connection that the engine has closed meanwhile, or on which it says what is no answer, is no failure
         of the replica: the request is sent again, once, on a fresh one.
@@ -93,100 +85,88 @@ class Client:
             method: of the request.
             url: the replica's.
             path: and query, as the client sent them; it follows the path of the replica's URL.
-            headers: all but Host and Content-Length.
+            fields: all headers but Host and Content-Length, each with the end of its line.
             body: what follows them, in pieces; None for none.
 
         Raises:
             ReplicaFailed: before the head had come.
         """
-        place = _place(url)
-        head = _head(method, place, path, headers, None if body is None else sum(map(len, body)))
-        return Sending(self, place, method, head, body)
-
-    # -- a request's side -------------------------------------------------------------------------------------------
-
-    async def answered(
-        self, place: _Place, method: str, head: bytes, body: Buffers | None
-    ) -> tuple[Connection, Answer]:
-        """The head of an answer, on an unused connection or on a fresh one."""
-        if (unused := self._unused(place)) is not None:
-            with contextlib.suppress(Broken):
-                return unused, await self._ask(unused, method, head, body)
-        # Another unused one may be as stale.
-        fresh = await self._connect(place)
+        pool = self._pool(url)
+        head = _head(method, pool, path, fields, None if body is None else sum(map(len, body)))
+        if (unused := self._unused(pool)) is not None:
+            try:
+                return await unused.ask(method, head, body)
+            except Broken:
+                pass  # another unused one may be as stale
+        fresh = await self._connect(url)
         try:
-            return fresh, await self._ask(fresh, method, head, body)
+            return await fresh.ask(method, head, body)
         except Broken as error:
             raise ReplicaFailed(Failure.RESET, str(error)) from error
 
-    def give_back(self, place: _Place, connection: Connection) -> None:
-        """An answer has been read, or nobody wants the rest of it."""
-        self._open.discard(connection)
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _pool(self, url: str) -> _Pool:
+        pool = self._pools.get(url)
+        if pool is None:
+            pool = self._pools[url] = _pool_of(url)
+        return pool
+
+    def _give_back(self, url: str, connection: Connection) -> None:
         if not connection.is_reusable:
             connection.close()
             return
-        loop = asyncio.get_running_loop()
-        connection.unused_since = loop.time()
-        self._pools[place].unused.append(connection)
+        connection.unused_since = time.monotonic()
+        self._pool(url).unused.append(connection)
         if self._sweeping is None:
-            self._sweeping = loop.call_later(self._idle_s, self._sweep)
+            self._sweeping = asyncio.get_running_loop().call_later(self._idle_s, self._sweep)
 
-    # -- inside -----------------------------------------------------------------------------------------------------
-
-    async def _ask(self, connection: Connection, method: str, head: bytes, body: Buffers | None) -> Answer:
-        self._open.add(connection)
-        try:
-            return await connection.ask(method, head, body)
-        except BaseException:
-            self._open.discard(connection)
-            connection.close()
-            raise
-
-    def _unused(self, place: _Place) -> Connection | None:
-        unused, now = self._pools[place].unused, asyncio.get_running_loop().time()
-        while unused:
-            connection = unused.pop()
-            if connection.is_reusable and now - connection.unused_since < self._idle_s:
+    def _unused(self, pool: _Pool) -> Connection | None:
+        oldest_at = time.monotonic() - self._idle_s
+        while pool.unused:
+            connection = pool.unused.pop()
+            if connection.is_reusable and connection.unused_since > oldest_at:
                 return connection
             connection.close()
         return None
 
     def _sweep(self) -> None:
         """Close what has been unused for too long."""
-        loop = asyncio.get_running_loop()
-        oldest_at, left = loop.time() - self._idle_s, False
-        for place, pool in list(self._pools.items()):
+        now = time.monotonic()
+        oldest_at, left = now - self._idle_s, False
+        for url, pool in list(self._pools.items()):
             for connection in pool.unused:
                 if connection.unused_since <= oldest_at:
                     connection.close()
             pool.unused = [each for each in pool.unused if each.unused_since > oldest_at and each.is_reusable]
             left = left or bool(pool.unused)
-            if not pool.unused and loop.time() - pool.asked_at > _KNOWN_S:
-                del self._pools[place]
-        self._sweeping = loop.call_later(self._idle_s / 4, self._sweep) if left else None
+            if not pool.unused and now - pool.asked_at > _KNOWN_S:
+                del self._pools[url]
+        self._sweeping = asyncio.get_running_loop().call_later(self._idle_s / 4, self._sweep) if left else None
 
-    async def _connect(self, place: _Place) -> Connection:
+    async def _connect(self, url: str) -> Connection:
         """A new connection, to the first address that takes one.
 
         Raises:
             ReplicaFailed: there is none, and why. Without the address: clients may read it, and where a replica is is no
                 business of theirs.
         """
-        loop, errors = asyncio.get_running_loop(), []
+        loop, pool, errors = asyncio.get_running_loop(), self._pool(url), []
         try:
             async with asyncio.timeout(self.connect_s):
-                for address in await self._addresses(place):
+                for address in await self._addresses(pool):
                     try:
                         _, connection = await loop.create_connection(
-                            Connection,
+                            partial(Connection, partial(self._give_back, url)),
                             address,
-                            place.port,
-                            ssl=self._context() if place.is_secure else None,
-                            server_hostname=place.host if place.is_secure else None,
+                            pool.port,
+                            ssl=self._context() if pool.is_secure else None,
+                            server_hostname=pool.host if pool.is_secure else None,
                         )
                     except OSError as error:
                         errors.append(error)
                     else:
+                        self._connections.add(connection)
                         return connection
         except TimeoutError:
             raise ReplicaFailed(Failure.UNREACHABLE, "no connection in time") from None
@@ -196,35 +176,17 @@ class Client:
             raise ReplicaFailed(Failure.REFUSED, "connection refused")
         raise ReplicaFailed(Failure.UNREACHABLE, "cannot be reached") from errors[0] if errors else None
 
-    async def _addresses(self, place: _Place) -> list[str]:
-        loop, pool = asyncio.get_running_loop(), self._pools[place]
-        if not pool.addresses or loop.time() - pool.asked_at > _KNOWN_S:
-            found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    async def _addresses(self, pool: _Pool) -> list[str]:
+        now = time.monotonic()
+        if not pool.addresses or now - pool.asked_at > _KNOWN_S:
+            found = await asyncio.get_running_loop().getaddrinfo(pool.host, pool.port, type=socket.SOCK_STREAM)
             pool.addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
-            pool.asked_at = loop.time()
+            pool.asked_at = now
         return pool.addresses
 
     def _context(self) -> ssl.SSLContext:
         self._tls = self._tls or ssl.create_default_context()
         return self._tls
-
-
-class Sending:
-    """A request on its way, as a context: its answer inside, its connection given back behind it."""
-
-    def __init__(self, client: Client, place: _Place, method: str, head: bytes, body: Buffers | None) -> None:
-        self._client = client
-        self._place = place
-        self._request = method, head, body
-        self._connection: Connection | None = None
-
-    async def __aenter__(self) -> Answer:
-        self._connection, answer = await self._client.answered(self._place, *self._request)
-        return answer
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._connection is not None
-        self._client.give_back(self._place, self._connection)
 
 
 async def read_at_most(answer: Answer, most_bytes: int) -> bytes:
@@ -247,23 +209,18 @@ async def read_at_most(answer: Answer, most_bytes: int) -> bytes:
     return b"".join(pieces)[:most_bytes]
 
 
-@lru_cache(maxsize=4_096)
-def _place(url: str) -> _Place:
+def _pool_of(url: str) -> _Pool:
     parts = urlsplit(url)
     is_secure = parts.scheme == "https"
     host = parts.hostname or ""
-    return _Place(
+    return _Pool(
         host, parts.port or (443 if is_secure else 80), is_secure, parts.netloc.encode("ascii" if parts.netloc.isascii() else "idna"),
         parts.path.rstrip("/"),
     )  # fmt: skip
 
 
-def _head(method: str, place: _Place, path: str, headers: CIMultiDict[str], body_bytes: int | None) -> bytes:
+def _head(method: str, pool: _Pool, path: str, fields: bytes, body_bytes: int | None) -> bytes:
     """The request line and all headers; a fragment is no part of what is asked for."""
-    target = f"{place.base}{path.partition('#')[0]}"
-    lines = [f"{method} {target} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    if body_bytes is not None or method in _WITH_BODY:
-        lines.append(f"Content-Length: {body_bytes or 0}")
-    text = "\r\n".join(lines).encode(errors="surrogateescape")
-    return b"%b\r\nHost: %b\r\n\r\n" % (text, place.named)
+    line = f"{method} {pool.base}{path.partition('#')[0]} HTTP/1.1".encode(errors="surrogateescape")
+    length = b"" if body_bytes is None and method not in _WITH_BODY else b"Content-Length: %d\r\n" % (body_bytes or 0)
+    return b"%b\r\n%b%bHost: %b\r\n\r\n" % (line, fields, length, pool.named)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Self, cast
 
 import httptools
-from multidict import CIMultiDict
 
+Fields = Sequence[tuple[bytes, bytes]]
+"""The names and values of a head, as they came and in their order."""
 Buffers = Sequence[bytes | memoryview]
 """Pieces that follow each other."""
 Sink = Callable[[bytes], bool]
@@ -31,12 +32,14 @@ class Broken(Exception):
 
 
 class Answer:
-    """A replica's answer, as far as it has come."""
+    """A replica's answer, as far as it has come. As a context it is wanted inside; then its connection is given back."""
 
-    def __init__(self, connection: Connection, status: int, reason: str, headers: CIMultiDict[str]) -> None:
+    def __init__(self, connection: Connection, status: int, reason: bytes, fields: Fields) -> None:
         self.status = status
         self.reason = reason
-        self.headers = headers
+        self.fields = fields
+        self.named = {name.lower(): value for name, value in reversed(fields)}
+        """The fields by their names in lower case; of those that came twice, the first."""
         self.is_whole = False
         """Whether its last byte has come."""
         self._connection = connection
@@ -46,6 +49,12 @@ class Answer:
         self._sink: Sink | None = None
         self._is_full = False
         self._spilt: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.give_back()
 
     async def read(self) -> bytes:
         """What has come of its body since the last time; waits for something, and is empty at the end only.
@@ -101,16 +110,22 @@ class Answer:
         """Whether somebody who waits is to be told now."""
         return self._sink is None or self._is_full or self.is_whole or bool(self._broken or self._spilt)
 
-    def take(self, piece: bytes) -> None:
-        """More has come: it goes to whom the answer is poured into, or waits."""
+    def take(self, piece: bytes) -> bool:
+        """More has come: it goes to whom the answer is poured into, or waits.
+
+        Returns:
+            Whether that was all: nobody is to be told of it.
+        """
         if self._sink is None or self._is_full or self._spilt is not None:
             self._pieces.append(piece)
             self._unread_bytes += len(piece)
-            return
+            return False
         try:
             self._is_full = self._sink(piece)
         except Exception as error:  # noqa: BLE001 - it is raised again, by whom it concerns
             self._spilt = error
+            return False
+        return not self._is_full
 
     @property
     def is_enough(self) -> bool:
@@ -131,7 +146,12 @@ class Answer:
 class Connection(asyncio.Protocol):
     """To be made by `loop.create_connection`. `ask` is called again when `is_reusable` says so, and not before."""
 
-    def __init__(self) -> None:
+    def __init__(self, given_back: Callable[[Connection], None] = lambda _: None) -> None:
+        """
+        Args:
+            given_back: called when nobody wants more of the answer that it carries.
+        """
+        self._given_back = given_back
         self.unused_since = 0.0
         """When its last answer was whole; the pool's to keep."""
         self._transport: asyncio.Transport | None = None
@@ -151,7 +171,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         # The head that is being read.
         self._reason = b""
-        self._headers: CIMultiDict[str] = CIMultiDict()
+        self._fields: list[tuple[bytes, bytes]] = []
         self._bare_bytes = 0
         """Of what came since the last piece of a body, or none has come."""
         self._until_close = False
@@ -177,7 +197,7 @@ class Connection(asyncio.Protocol):
             body: what follows, in pieces, unless there is none.
 
         Raises:
-            Broken: there is no answer, or what came is none.
+            Broken: there is no answer, or what came is none; then, or where nobody waits any longer, it is closed.
         """
         assert not self._asked
         assert self._transport is not None
@@ -191,8 +211,16 @@ class Connection(asyncio.Protocol):
         while (answer := self._come()) is None:
             if self._failed is not None:
                 raise self._failed
-            await self.wait()
+            try:
+                await self.wait()
+            except asyncio.CancelledError:
+                self.close()
+                raise
         return answer
+
+    def give_back(self) -> None:
+        """The answer has been read, or nobody wants the rest of it."""
+        self._given_back(self)
 
     async def wait(self) -> None:
         """Until something has come."""
@@ -222,7 +250,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
-        if not self._asked:
+        was_asked = self._asked
+        if not was_asked:
             self._fail("something came that nobody had asked for")
             return
         self._bare_bytes += len(data)
@@ -231,8 +260,8 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"no HTTP: {type(error).__name__}")
         answer = self._answer
-        if self._asked:
-            self._give()
+        if self._asked and self._give() and self._failed is None:
+            return  # as with nearly every piece of a stream
         if self._bare_bytes > _MOST_BARE_BYTES and not (answer is not None and answer.is_whole):
             self._fail("a head without end" if answer is None else "a trailer without end")
             self._wake()
@@ -258,7 +287,7 @@ class Connection(asyncio.Protocol):
         """An answer begins."""
         if not self._asked:
             self._fail("something came after the answer")
-        self._reason, self._headers, self._until_close = b"", CIMultiDict(), False
+        self._reason, self._fields, self._until_close = b"", [], False
 
     def on_status(self, reason: bytes) -> None:
         """A piece of the reason has been read."""
@@ -267,17 +296,17 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header has been read. What follows a body is not passed on: who has sent the head can no longer add to it."""
         if self._answer is None:
-            self._headers.add(name.decode(errors="surrogateescape"), value.decode(errors="surrogateescape"))
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """A head has been read."""
         status = self._parser.get_status_code()
         if (status < 200 and status != _SWITCHING) or not self._asked:
             return  # another head follows, and that is the answer's
-        headers = self._headers
-        self._answer = Answer(self, status, self._reason.decode(errors="surrogateescape"), headers)
-        is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
-        self._until_close = not is_chunked and "content-length" not in headers and status not in _WITHOUT_BODY
+        self._answer = Answer(self, status, self._reason, self._fields)
+        named = self._answer.named
+        is_chunked = b"chunked" in named.get(b"transfer-encoding", b"").lower()
+        self._until_close = not is_chunked and b"content-length" not in named and status not in _WITHOUT_BODY
         if not self._has_body:
             # llhttp knows nothing of the request, and would take the next answer for this one's body.
             self._complete(keeps=False)
@@ -292,11 +321,15 @@ class Connection(asyncio.Protocol):
     def _come(self) -> Answer | None:
         return self._answer
 
-    def _give(self) -> None:
-        if self._body and self._answer is not None:
-            self._bare_bytes = 0
-            self._answer.take(b"".join(self._body))
+    def _give(self) -> bool:
+        """Give the answer what has been read of its body; whether that was all there is to do."""
+        if not self._body or self._answer is None:
+            self._body.clear()
+            return False
+        self._bare_bytes = 0
+        piece = b"".join(self._body)
         self._body.clear()
+        return self._answer.take(piece)
 
     def _complete(self, *, keeps: bool) -> None:
         assert self._answer is not None

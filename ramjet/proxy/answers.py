@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from ramjet.core.retry import Failure
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
 from ramjet.http1.client import ReplicaFailed
 from ramjet.http1.connection import Answer
 
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def observer_of(answer: Answer, *, watch: bool, hide_usage: bool) -> Observer:
@@ -21,24 +22,24 @@ def observer_of(answer: Answer, *, watch: bool, hide_usage: bool) -> Observer:
         hide_usage: whether the client did not ask for usage.
     """
     kind, is_plain = _kind(answer), _is_plain(answer)
-    if answer.status != 200 or not is_plain or not (watch or kind.startswith("text/event-stream")):
+    if answer.status != 200 or not is_plain or not (watch or kind.startswith(b"text/event-stream")):
         return PlainObserver()
-    if kind.startswith("text/event-stream"):
+    if kind.startswith(b"text/event-stream"):
         return SseObserver(hide_usage=hide_usage)
-    return JsonObserver() if "json" in kind else PlainObserver()
+    return JsonObserver() if b"json" in kind else PlainObserver()
 
 
 def is_plain_stream(answer: Answer) -> bool:
     """Whether it is a good event stream that is not compressed."""
-    return answer.status == 200 and _is_plain(answer) and _kind(answer).startswith("text/event-stream")
+    return answer.status == 200 and _is_plain(answer) and _kind(answer).startswith(b"text/event-stream")
 
 
-def _kind(answer: Answer) -> str:
-    return answer.headers.get("content-type", "")
+def _kind(answer: Answer) -> bytes:
+    return answer.named.get(b"content-type", b"")
 
 
 def _is_plain(answer: Answer) -> bool:
-    return answer.headers.get("content-encoding", "identity") == "identity"
+    return answer.named.get(b"content-encoding", b"identity") == b"identity"
 
 
 def check_head(answer: Answer) -> None:
@@ -47,6 +48,5 @@ def check_head(answer: Answer) -> None:
     Raises:
         ReplicaFailed: it is none.
     """
-    texts = (answer.reason or "", *answer.headers, *answer.headers.values())
-    if answer.status < 200 or any(map(_CONTROL.search, texts)):
+    if answer.status < 200 or _CONTROL.search(b"".join([answer.reason, *chain.from_iterable(answer.fields)])):
         raise ReplicaFailed(Failure.RESET, f"its answer, of status {answer.status}, is no HTTP")

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import structlog
 from aiohttp import web
-from multidict import CIMultiDict
 
 from ramjet.core.fleet import Replica
 from ramjet.core.prompt import endpoint_of
@@ -29,10 +28,12 @@ from ramjet.http1.connection import Answer, Broken, Buffers
 from ramjet.proxy import errors, headers
 from ramjet.proxy.answers import check_head, is_plain_stream, observer_of
 from ramjet.proxy.door import Door, Refused
-from ramjet.proxy.exchange import ClientLeft, Exchange, KeptAnswer, Streamed
+from ramjet.proxy.exchange import Exchange, KeptAnswer
+from ramjet.proxy.limits import Limit, Limits
 from ramjet.proxy.models import merged_models
 from ramjet.proxy.options import Options
 from ramjet.proxy.reading import Reader
+from ramjet.proxy.reply import ClientLeft, Nothing, Reply
 from ramjet.proxy.room import WaitingRoom
 
 log = structlog.get_logger()
@@ -45,8 +46,6 @@ _MOST_START_BYTES = 1 << 20
 _MODELS_TIMEOUT_S = 5.0
 _SHORT_BYTES = 64 << 10
 """An answer that is whole and no longer is the transport's at once, whatever the client does: nothing is waited for."""
-_GAP_PART = 0.02
-"""The time that an answer may pause begins anew with every piece, but for so small a part: timers cost time too."""
 
 
 class Handler:
@@ -69,6 +68,7 @@ class Handler:
         self.door = Door(options)
         self._router = router
         self._upstream = upstream
+        self._limits = Limits()
         self._on_record = on_record
         self.room = WaitingRoom(router)
         self.reader = Reader(router, self.door)
@@ -84,7 +84,7 @@ class Handler:
     def _options(self) -> Options:
         return self.door.options
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> Reply:
         """Serve one request."""
         request_id, endpoint = headers.request_id_of(request.headers), endpoint_of(request.raw_path)
         exchange = Exchange(request, request_id, endpoint, time.monotonic(), last_answer=self.draining)
@@ -97,12 +97,12 @@ class Handler:
             exchange.outcome = "shutdown" if self.stopping else "client_disconnect"
             if isinstance(left, asyncio.CancelledError):
                 raise
-            return exchange.response or exchange.opened or web.Response(status=499)
+            return exchange.reply or exchange.opened or Nothing()
         except Exception as error:  # noqa: BLE001 - a fault of ours costs this request and no other
             # Its message may quote the request, so the log gets only what it was and where.
             where = "".join(traceback.format_tb(error.__traceback__)[-4:])
             log.error("internal_error", request_id=request_id, error=type(error).__name__, where=where)  # noqa: TRY400
-            if exchange.response is not None:
+            if exchange.reply is not None:
                 return exchange.cut("internal_error")
             return await exchange.refuse(errors.INTERNAL, "Ramjet failed; its log has the request's id")
         finally:
@@ -115,7 +115,7 @@ class Handler:
 
     # -- the request ------------------------------------------------------------------------------------------------
 
-    async def _serve(self, exchange: Exchange) -> web.StreamResponse:
+    async def _serve(self, exchange: Exchange) -> Reply:
         request = exchange.request
         try:
             self.door.check(request)
@@ -129,7 +129,7 @@ class Handler:
         exchange.visit = self._router.arrive(await self._arrival(exchange), exchange.arrived_at)
         return await self._route(exchange, exchange.visit)
 
-    async def _route(self, exchange: Exchange, visit: Visit) -> web.StreamResponse:
+    async def _route(self, exchange: Exchange, visit: Visit) -> Reply:
         """Try the replica that is chosen, and once another where that is of use."""
         refusal, message = errors.NO_REPLICA, "no replica can serve this request now; try again"
         while lease := self._router.place(visit, time.monotonic()) or await self._held(exchange, visit):
@@ -164,7 +164,7 @@ class Handler:
 
     # -- one replica ------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, exchange: Exchange, visit: Visit, lease: Lease) -> web.StreamResponse:
+    async def _attempt(self, exchange: Exchange, visit: Visit, lease: Lease) -> Reply:
         """Send the request to one replica and pass its answer on.
 
         Raises:
@@ -180,39 +180,33 @@ class Handler:
             if replica.rank is not None:
                 sent = name_rank(b"".join(sent), replica.rank, exchange.endpoint)
         head = self._head(request, exchange.request_id, replica, plain=prompt is not None)
-        limit = asyncio.timeout(options.first_byte_s)
         try:
-            async with limit:
-                await self._read_starts(exchange, visit, lease, limit)
-                async with self._upstream.send(
-                    request.method,
-                    replica.url,
-                    _path_of(request),
-                    head,
-                    sent,
-                ) as answer:
+            with self._limits.of(options.first_byte_s) as limit:
+                if lease.starts:
+                    await self._read_starts(exchange, visit, lease, limit)
+                with await self._upstream.send(request.method, replica.url, _path_of(request), head, sent) as answer:
                     check_head(answer)
                     if answer.status in _BUSY:
                         await self._keep_busy(exchange, lease, answer)
                     exchange.observer = observer_of(answer, watch=prompt is not None, hide_usage=asked is not None)
                     return await self._relay(exchange, visit, lease, answer, limit, untouched=asked is None)
         except TimeoutError:
-            if exchange.response is None:
+            if exchange.reply is None:
                 silence = f"no byte in limits.first_byte_s = {options.first_byte_s:g} s"
                 raise ReplicaFailed(Failure.FIRST_BYTE, silence) from None
             return exchange.cut("client_stall" if exchange.writing else "upstream_stall")
         except Broken as error:
-            if exchange.response is None:
+            if exchange.reply is None:
                 raise ReplicaFailed(Failure.RESET, str(error)) from error
             return exchange.cut("upstream_reset")
 
-    async def _read_starts(self, exchange: Exchange, visit: Visit, lease: Lease, limit: asyncio.Timeout) -> None:
+    async def _read_starts(self, exchange: Exchange, visit: Visit, lease: Lease, limit: Limit) -> None:
         """Have the starts of a long prompt read, one after another: between two of them, others get their turn.
 
         Raises:
             ReplicaFailed: the replica is busy, or what it said is no answer.
         """
-        request, body, loop = exchange.request, exchange.body or b"", asyncio.get_running_loop()
+        request, body = exchange.request, exchange.body or b""
         while lease.starts:
             name = f"{exchange.request_id}-{lease.slices + 1}"
             head = self._head(request, name, lease.replica, plain=True)
@@ -220,14 +214,14 @@ class Handler:
             rank = lease.replica.rank
             sent = (start,) if rank is None else name_rank(start, rank, exchange.endpoint)
             url, path = lease.replica.url, _path_of(request)
-            async with self._upstream.send(request.method, url, path, head, sent) as answer:
+            with await self._upstream.send(request.method, url, path, head, sent) as answer:
                 check_head(answer)
                 if answer.status in _BUSY:
                     await self._keep_busy(exchange, lease, answer)
                 observer = observer_of(answer, watch=True, hide_usage=False)
                 observer.feed(await read_at_most(answer, _MOST_START_BYTES), time.monotonic())
                 observer.close()
-            limit.reschedule(loop.time() + self._options.first_byte_s)
+            limit.begin_anew(self._options.first_byte_s)
             now = time.monotonic()
             _delivered(lease, answer, now)
             if answer.status == 200:
@@ -244,50 +238,47 @@ class Handler:
         visit: Visit,
         lease: Lease,
         answer: Answer,
-        limit: asyncio.Timeout,
+        limit: Limit,
         *,
         untouched: bool,
-    ) -> web.StreamResponse:
+    ) -> Reply:
         """Pass the answer on as it comes. The head waits for the first bytes: until then another replica may answer."""
         if exchange.opened is not None and not is_plain_stream(answer):
             return await self._tell(exchange, lease, answer)
-        gap_s, observer, loop = self._options.gap_s, exchange.observer, asyncio.get_running_loop()
+        gap_s, observer = self._options.gap_s, exchange.observer
         data = await answer.read()
         if not answer.is_whole or len(data) > _SHORT_BYTES:
-            limit.reschedule(loop.time() + gap_s)
-        kept = headers.to_client(answer.headers, keep_length=untouched)
-        await exchange.start(_response(answer.status, answer.reason, kept, lease.replica.name, lease.reason))
-        heard_at, last = time.monotonic(), b""
+            limit.begin_anew(gap_s)
+        reply = exchange.start(headers.to_client(answer, lease.replica.name, lease.reason, as_it_came=untouched))
+        last = b""
 
         def take(data: bytes) -> bool:
-            nonlocal heard_at, last
+            nonlocal last
             now = time.monotonic()
             _delivered(lease, answer, now)
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
                 self.room.admit_soon()
-            if now - heard_at > _GAP_PART * gap_s:
-                heard_at = now
-                limit.reschedule(loop.time() + gap_s)
             if answer.is_whole:
                 last += out  # and leaves in one write with the end
                 return False
-            return exchange.put(out)
+            limit.begin_anew(gap_s)
+            return reply.put(out)
 
         is_whole = not data
         is_behind = not is_whole and take(data)
         while not is_whole:
             if is_behind:
                 await exchange.drain()
-                limit.reschedule(loop.time() + gap_s)
+                limit.begin_anew(gap_s)
             is_whole = await answer.pour(take)
             is_behind = not is_whole
         last += observer.close()
         exchange.outcome = "stream_error_event" if observer.error else _by_status(answer.status)
         return await exchange.end(last)
 
-    async def _tell(self, exchange: Exchange, lease: Lease, answer: Answer) -> web.StreamResponse:
+    async def _tell(self, exchange: Exchange, lease: Lease, answer: Answer) -> Reply:
         """Tell the client of an answer that cannot go on where a stream was opened while it was held."""
         if answer.status >= 400:
             return await self._pass_on(exchange, await self._keep(lease, answer))
@@ -310,36 +301,36 @@ class Handler:
         """Read an error answer, or its beginning where it is long."""
         body = await read_at_most(answer, _MOST_ERROR_BYTES)
         lease.replica.answered(time.monotonic())
-        kept = headers.to_client(answer.headers, keep_length=False)
-        return KeptAnswer(answer.status, answer.reason, kept, body, lease.replica.name, lease.reason)
+        head = headers.to_client(answer, lease.replica.name, lease.reason, as_it_came=False)
+        return KeptAnswer(head, body, answer.named.get(b"retry-after", b"").decode(errors="replace"))
 
     # -- answers of Ramjet's own --------------------------------------------------------------------------------------
 
-    async def _pass_on(self, exchange: Exchange, kept: KeptAnswer) -> web.StreamResponse:
+    async def _pass_on(self, exchange: Exchange, kept: KeptAnswer) -> Reply:
         """Give the client the replica's own words, its Retry-After among them."""
-        exchange.outcome = _by_status(kept.status)
+        status = kept.head.status
+        exchange.outcome = _by_status(status)
         if exchange.opened is not None:
-            after = kept.headers.get("retry-after", "")
-            retry_after_s = int(after) if _SECONDS.match(after) else None
-            return await exchange.tell(kept.status, errors.error_in(kept.status, kept.body), retry_after_s)
-        await exchange.start(_response(kept.status, kept.reason, kept.headers, kept.replica, kept.why))
+            retry_after_s = int(kept.retry_after) if _SECONDS.match(kept.retry_after) else None
+            return await exchange.tell(status, errors.error_in(status, kept.body), retry_after_s)
+        exchange.start(kept.head)
         return await exchange.end(kept.body)
 
-    async def _models(self, exchange: Exchange) -> web.StreamResponse:
+    async def _models(self, exchange: Exchange) -> Reply:
         replicas = {
             each.url: self._head(exchange.request, exchange.request_id, each, plain=True) for each in self._router.fleet
         }
         exchange.body = b""
         status, body = await merged_models(self._router.fleet, self._upstream, replicas, _MODELS_TIMEOUT_S)
-        response = web.Response(status=status, body=body, content_type="application/json")
         exchange.outcome = _by_status(status)
-        await exchange.start(response)
-        return await exchange.end()
+        fields = {"content-type": "application/json", "content-length": str(len(body))}
+        exchange.start(headers.of_ours(status, fields))
+        return await exchange.end(body)
 
-    def _head(self, request: web.BaseRequest, request_id: str, replica: Replica, *, plain: bool) -> CIMultiDict[str]:
+    def _head(self, request: web.BaseRequest, request_id: str, replica: Replica, *, plain: bool) -> bytes:
         options = self._options
         return headers.to_replica(
-            request.headers,
+            request.raw_headers,
             request_id,
             plain=plain,
             key=options.replica_keys.get(replica.whole),
@@ -386,13 +377,6 @@ _REFUSALS = {
     Failure.BUSY: errors.NO_REPLICA,
     Failure.FIRST_BYTE: errors.FIRST_BYTE_TIMEOUT,
 }
-
-
-def _response(status: int, reason: str | None, kept: CIMultiDict[str], replica: str, why: str) -> web.StreamResponse:
-    response = Streamed(status=status, reason=reason, headers=kept)
-    response.headers["x-ramjet-replica"] = replica
-    response.headers["x-ramjet-reason"] = why
-    return response
 
 
 def _path_of(request: web.BaseRequest) -> str:

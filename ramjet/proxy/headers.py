@@ -1,49 +1,75 @@
-"""Which headers pass, and which belong to one connection only."""
+"""Which headers pass, and which belong to one connection only.
+
+They pass as the bytes that came: each line is written once, and nothing is decoded that nobody asks for.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 
-from multidict import CIMultiDict, CIMultiDictProxy
+from ramjet.http1.connection import Answer, Fields
 
 # RFC 9110, section 7.6.1, and the old names that are still sent. `Trailer` announces what chunked framing may carry,
 # and the framing is not ours to promise.
 _HOP_BY_HOP = frozenset(
-    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-     "transfer-encoding", "upgrade")
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+     b"transfer-encoding", b"upgrade")
 )  # fmt: skip
-_OUR_PREFIX = "x-ramjet-"
+_OUR_PREFIX = b"x-ramjet-"
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}\Z")
+_IDS_AT_ONCE = 256
+"""Asking the system for chance takes longer than all else about an id."""
 
-_KEYS = {"authorization", "x-api-key", "api-key"}
+_KEYS = {b"authorization", b"x-api-key", b"api-key"}
 
 REQUEST_ID = "x-request-id"
 PROBE = "x-ramjet-probe"
 RANK = "x-data-parallel-rank"
 """By which SGLang and vLLM are told which of their data-parallel ranks is meant."""
 
-_TO_REPLICA = _HOP_BY_HOP | {"host", "content-length", "expect", REQUEST_ID}
-_PLAIN_TO_REPLICA = _TO_REPLICA | {"accept-encoding"}
-_TO_CLIENT = _HOP_BY_HOP | {REQUEST_ID}
-_TO_CLIENT_ANEW = _TO_CLIENT | {"content-length"}
+_REQUEST_ID, _RANK = REQUEST_ID.encode(), RANK.encode()
+_TO_REPLICA = _HOP_BY_HOP | {b"host", b"content-length", b"expect", _REQUEST_ID}
+_PLAIN_TO_REPLICA = _TO_REPLICA | {b"accept-encoding"}
+_TO_CLIENT = _HOP_BY_HOP | {_REQUEST_ID}
+_TO_CLIENT_ANEW = _TO_CLIENT | {b"content-length"}
+WITHOUT_BODY = frozenset({204, 304})
+"""Statuses of answers that end with their heads; a length that is said there is another answer's (RFC 9110, 8.6)."""
+_UNBUFFERED = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}
+"""Other proxies on the way buffer event streams unless told not to."""
 
-Headers = CIMultiDict[str] | CIMultiDictProxy[str]
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """An answer's head as a client gets it, but for what the connection to the client adds."""
+
+    status: int
+    reason: bytes
+    lines: bytes
+    """The fields, each with the end of its line."""
+    is_sized: bool
+    """Whether a length is among them."""
 
 
 def to_replica(
-    headers: Headers,
+    fields: Fields,
     request_id: str,
     *,
     plain: bool,
     key: str | None = None,
     drop_key: bool = False,
     rank: int | None = None,
-) -> CIMultiDict[str]:
-    """The request's headers as the replica gets them.
+) -> bytes:
+    """The lines of a request's head as the replica gets them.
 
     Args:
-        headers: as the client sent them.
+        fields: as the client sent them.
         request_id: replaces the client's, which may not be sane.
         plain: do not offer compression, because the answer is to be looked into. Clients accept that always.
         key: what the replica asks for; it takes the place of the client's.
@@ -54,44 +80,80 @@ def to_replica(
     if key is not None or drop_key:
         dropped |= _KEYS
     if rank is not None:
-        dropped |= {RANK}
-    kept = _end_to_end(headers, dropped)
-    kept[REQUEST_ID] = request_id
+        dropped |= {_RANK}
+    lines = b"%b%b: %b\r\n" % (_end_to_end(fields, dropped), _REQUEST_ID, request_id.encode())
     if rank is not None:
-        kept[RANK] = str(rank)
+        lines += b"%b: %d\r\n" % (_RANK, rank)
     if key is not None:
-        kept["authorization"] = f"Bearer {key}"
-    return kept
+        lines += b"authorization: Bearer %b\r\n" % key.encode()
+    return lines
 
 
-def to_client(headers: Headers, *, keep_length: bool) -> CIMultiDict[str]:
-    """The answer's headers as the client gets them; its length only where its bytes are not touched."""
-    return _end_to_end(headers, _TO_CLIENT if keep_length else _TO_CLIENT_ANEW)
+def to_client(answer: Answer, replica: str, reason: str, *, as_it_came: bool = True) -> Head:
+    """The head of a replica's answer as the client gets it.
+
+    Args:
+        answer: as it came.
+        replica: whose it is.
+        reason: why it was asked.
+        as_it_came: whether the body passes untouched; only then is its length still so.
+    """
+    is_sized = as_it_came and b"content-length" in answer.named and answer.status not in WITHOUT_BODY
+    kept = _end_to_end(answer.fields, _TO_CLIENT if is_sized else _TO_CLIENT_ANEW)
+    ours = b"x-ramjet-replica: %b\r\nx-ramjet-reason: %b\r\n" % (replica.encode(), reason.encode())
+    if answer.named.get(b"content-type", b"").startswith(b"text/event-stream"):
+        ours += b"".join([b"%b: %b\r\n" % field for field in _UNBUFFERED.items() if field[0] not in answer.named])
+    if b"date" not in answer.named:
+        ours += date()
+    return Head(answer.status, answer.reason, kept + ours, is_sized)
 
 
-def request_id_of(headers: Headers) -> str:
+def of_ours(status: int, fields: Mapping[str, str]) -> Head:
+    """The head of an answer in Ramjet's own name."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
+    return Head(status, HTTPStatus(status).phrase.encode(), lines.encode() + date(), "content-length" in fields)
+
+
+_STREAM = {b"content-type": b"text/event-stream", **_UNBUFFERED}
+OPENED = Head(200, b"OK", b"".join([b"%b: %b\r\n" % field for field in _STREAM.items()]), is_sized=False)
+"""Of an event stream that begins while its request is held."""
+
+
+def date() -> bytes:
+    """The line that says when an answer was made."""
+    return _date(int(datetime.now(UTC).timestamp()))
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
+
+
+def request_id_of(given: Mapping[str, str]) -> str:
     """The client's request id when it is sane, else a new one."""
-    given = headers.get(REQUEST_ID, "")
-    return given if _SANE_REQUEST_ID.match(given) else secrets.token_hex(16)
+    said = given.get(REQUEST_ID)
+    return said if said is not None and _SANE_REQUEST_ID.match(said) else next(_new_ids)
 
 
-def _end_to_end(headers: Headers, dropped: frozenset[str]) -> CIMultiDict[str]:
-    gone = dropped
-    for value in headers.getall("connection", ()):
-        gone = gone.union(name.strip().lower() for name in value.split(","))
-    return CIMultiDict(
+def _ids() -> Iterator[str]:
+    while True:
+        many = secrets.token_hex(16 * _IDS_AT_ONCE)
+        yield from (many[at : at + 32] for at in range(0, len(many), 32))
+
+
+_new_ids = _ids()
+
+
+def _end_to_end(fields: Fields, dropped: frozenset[bytes]) -> bytes:
+    """The lines of those fields that pass."""
+    lower = [name.lower() for name, _ in fields]
+    if b"connection" in lower:
+        named = [value for name, (_, value) in zip(lower, fields, strict=True) if name == b"connection"]
+        dropped = dropped.union(name.strip().lower() for name in b",".join(named).split(b","))
+    return b"".join(
         [
-            (name, value if value.isascii() else _writable(value))
-            for name, value in headers.items()
-            if (lower := name.lower()) not in gone and not lower.startswith(_OUR_PREFIX)
+            b"%b: %b\r\n" % field
+            for name, field in zip(lower, fields, strict=True)
+            if name not in dropped and not name.startswith(_OUR_PREFIX)
         ]
     )
-
-
-def _writable(value: str) -> str:
-    """A value as it can be sent on: bytes that are not UTF-8 are taken for Latin-1, which they were in HTTP's old days."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode(errors="surrogateescape").decode("latin-1")
-    return value

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from multidict import CIMultiDict
 
 from ramjet.core.fleet import Fleet
 from ramjet.http1.client import Client, ReplicaFailed, read_at_most
@@ -27,20 +26,20 @@ def models_in(body: bytes) -> list[dict[str, Any]]:
 
 
 async def merged_models(
-    fleet: Fleet, upstream: Client, headers: Mapping[str, CIMultiDict[str]], timeout_s: float
+    fleet: Fleet, upstream: Client, fields: Mapping[str, bytes], timeout_s: float
 ) -> tuple[int, bytes]:
     """Status and body of the merged list; an answer that refuses (a missing key) is passed on where no list came.
 
     Args:
         fleet: all replicas; those that serve are asked.
         upstream: carries the questions.
-        headers: what each replica is sent, by its URL, keys included.
+        fields: the lines of what each replica is sent, by its URL, keys included.
         timeout_s: seconds a replica may take; one that takes longer is left out.
 
     A model that several replicas serve is listed once, as the first of them in the config describes it.
     """
     serving = dict.fromkeys(each.url for each in fleet.serving or fleet)
-    answers = await asyncio.gather(*(_ask(url, upstream, headers[url], timeout_s) for url in serving))
+    answers = await asyncio.gather(*(_ask(url, upstream, fields[url], timeout_s) for url in serving))
     merged: dict[str, dict[str, Any]] = {}
     for status, body in answers:
         for entry in models_in(body) if status == 200 else ():
@@ -50,10 +49,11 @@ async def merged_models(
     return next((answer for answer in answers if 400 <= answer[0] < 500), answers[0])
 
 
-async def _ask(url: str, upstream: Client, headers: CIMultiDict[str], timeout_s: float) -> tuple[int, bytes]:
+async def _ask(url: str, upstream: Client, fields: bytes, timeout_s: float) -> tuple[int, bytes]:
     try:
-        async with asyncio.timeout(timeout_s), upstream.send("GET", url, "/v1/models", headers, None) as answer:
-            return answer.status, await read_at_most(answer, _MOST_BYTES)
+        async with asyncio.timeout(timeout_s):
+            with await upstream.send("GET", url, "/v1/models", fields, None) as answer:
+                return answer.status, await read_at_most(answer, _MOST_BYTES)
     except (ReplicaFailed, TimeoutError, Broken):
         return (
             502,

@@ -5,14 +5,16 @@ Left alone it would decode compressed bodies, and let a handler run on after its
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
 
 from ramjet.core.fleet import Fleet
 from ramjet.proxy.handler import Handler
+from ramjet.proxy.reply import Reply
 
 _READ_BUFFER_BYTES = 1 << 20
 _SHUTDOWN_S = 0.05
@@ -54,13 +56,18 @@ def proxy_runner(edge: Handler, fleet: Fleet, bounds: Bounds) -> web.ServerRunne
         bounds: of its connections.
     """
 
-    async def serve(request: web.BaseRequest) -> web.StreamResponse:
+    async def serve(request: web.BaseRequest) -> web.StreamResponse | Reply:
         if request.method == "GET" and request.raw_path.partition("?")[0] == "/health":
             status, body = health_body(fleet, draining=edge.draining)
             return web.Response(status=status, body=body, content_type="application/json")
         return await edge.handle(request)
 
-    server = web.Server(serve, handler_cancellation=True, **_connections(bounds))
+    # What it asks of a response, a reply can say.
+    server = web.Server(
+        cast("Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]", serve),
+        handler_cancellation=True,
+        **_connections(bounds),
+    )
     return web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN_S)
 
 

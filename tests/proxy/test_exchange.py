@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ramjet.proxy.exchange import ClientLeft, Exchange, Streamed
+from ramjet.proxy.exchange import Exchange
+from ramjet.proxy.headers import Head
+from ramjet.proxy.reply import ClientLeft, Reply
 
-Play = Callable[[Exchange], Awaitable[web.StreamResponse]]
+Play = Callable[[Exchange], Awaitable[Reply]]
+UNSIZED, SIZED = Head(200, b"OK", b"", is_sized=False), Head(200, b"OK", b"content-length: 15\r\n", is_sized=True)
 
 
 class Wire(asyncio.Transport):
@@ -45,7 +48,7 @@ async def writes_of(play: Play, version: str = "1.1") -> list[bytes]:
     """What leaves for one request, the head's own lines left out."""
     wire, done = Wire(), asyncio.Event()
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(request: web.BaseRequest) -> Reply:
         try:
             return await play(Exchange(request, "id", "chat", 0.0))
         finally:
@@ -63,30 +66,30 @@ async def writes_of(play: Play, version: str = "1.1") -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("version", "length", "framed"),
+    ("version", "head", "framed"),
     [
-        ("1.1", None, [b"HEAD 3\r\none\r\n", b"c\r\nand a second\r\n", b"0\r\n\r\n"]),
-        ("1.1", "15", [b"HEAD one", b"and a second"]),
-        ("1.0", None, [b"HEAD one", b"and a second"]),
+        ("1.1", UNSIZED, [b"HEAD 3\r\none\r\n", b"c\r\nand a second\r\n", b"0\r\n\r\n"]),
+        ("1.1", SIZED, [b"HEAD one", b"and a second"]),
+        ("1.0", UNSIZED, [b"HEAD one", b"and a second"]),
     ],
 )
 async def test_the_head_leaves_with_the_first_bytes_and_what_follows_is_framed_as_it_says(
-    version: str, length: str | None, framed: list[bytes]
+    version: str, head: Head, framed: list[bytes]
 ) -> None:
-    async def play(exchange: Exchange) -> web.StreamResponse:
-        await exchange.start(Streamed(headers={} if length is None else {"content-length": length}))
-        is_behind = exchange.put(b"one")
-        assert (is_behind, exchange.put(b""), exchange.put(b"and a second")) == (True, False, True)
+    async def play(exchange: Exchange) -> Reply:
+        reply = exchange.start(head)
+        is_behind = reply.put(b"one")
+        assert (is_behind, reply.put(b""), reply.put(b"and a second")) == (True, False, True)
         return await exchange.end()
 
     assert await writes_of(play, version) == framed
 
 
 async def test_a_head_does_not_wait_for_bytes_that_are_held_back() -> None:
-    async def play(exchange: Exchange) -> web.StreamResponse:
-        await exchange.start(Streamed())
-        exchange.put(b"")
-        exchange.put(b"one")
+    async def play(exchange: Exchange) -> Reply:
+        reply = exchange.start(UNSIZED)
+        reply.put(b"")
+        reply.put(b"one")
         return await exchange.end()
 
     assert await writes_of(play) == [b"HEAD ", b"3\r\none\r\n", b"0\r\n\r\n"]
@@ -94,8 +97,8 @@ async def test_a_head_does_not_wait_for_bytes_that_are_held_back() -> None:
 
 @pytest.mark.parametrize(("last", "framed"), [(b"", b"HEAD 0\r\n\r\n"), (b"all", b"HEAD 3\r\nall\r\n0\r\n\r\n")])
 async def test_an_answer_that_is_whole_at_once_is_one_write(last: bytes, framed: bytes) -> None:
-    async def play(exchange: Exchange) -> web.StreamResponse:
-        await exchange.start(Streamed())
+    async def play(exchange: Exchange) -> Reply:
+        exchange.start(UNSIZED)
         return await exchange.end(last)
 
     assert await writes_of(play) == [framed]
@@ -106,8 +109,8 @@ async def test_it_is_the_client_that_is_waited_for_at_the_end() -> None:
     So the replica is not blamed for a client that does not take the last bytes.
     """
 
-    async def play(exchange: Exchange) -> web.StreamResponse:
-        await exchange.start(Streamed())
+    async def play(exchange: Exchange) -> Reply:
+        exchange.start(UNSIZED)
         exchange.request.protocol.pause_writing()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -124,14 +127,14 @@ async def test_whoever_left_is_told_nothing(before: int) -> None:
     Be it before the head or after it.
     """
 
-    async def play(exchange: Exchange) -> web.StreamResponse:
-        await exchange.start(Streamed())
+    async def play(exchange: Exchange) -> Reply:
+        reply = exchange.start(UNSIZED)
         for _ in range(before):
-            exchange.put(b"one")
+            reply.put(b"one")
         assert exchange.request.transport is not None
         exchange.request.transport.close()
         with pytest.raises(ClientLeft):
-            exchange.put(b"two")
+            reply.put(b"two")
         raise asyncio.CancelledError
 
     assert await writes_of(play) == [b"HEAD 3\r\none\r\n"] * before

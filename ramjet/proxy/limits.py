@@ -1,0 +1,106 @@
+"""How long a request may take for something, where thousands run at once and hardly one ever takes too long.
+
+A timer for each would be set and taken back with every request. Limits of one length run out in the order in which they
+were set, so all of them share a timer, and it looks at the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+
+class Limits:
+    """All that run."""
+
+    def __init__(self) -> None:
+        self._lines: dict[float, _Line] = {}
+
+    def of(self, seconds: float) -> Limit:
+        """A limit, as a context; it begins when that is entered."""
+        return Limit(self, seconds)
+
+    def line(self, seconds: float) -> _Line:
+        """Those of one length; for limits only."""
+        line = self._lines.get(seconds)
+        if line is None:
+            line = self._lines[seconds] = _Line(self._lines, seconds)
+        return line
+
+
+class Limit:
+    """The task inside is cancelled when the time is over, and TimeoutError raised outside, as by `asyncio.timeout`."""
+
+    __slots__ = ("_before", "_is_over", "_limits", "_line", "_seconds", "_task")
+
+    def __init__(self, limits: Limits, seconds: float) -> None:
+        self._limits, self._seconds = limits, seconds
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._before = task, task.cancelling()
+        self._line = self._limits.line(self._seconds)
+        self._line.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._is_over:
+            self._line.drop(self)
+        elif self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def begin_anew(self, seconds: float) -> None:
+        """From now on it is so many seconds."""
+        if self._is_over:
+            return
+        line = self._line
+        line.drop(self)
+        if line.seconds != seconds:
+            line = self._line = self._limits.line(seconds)
+        line.add(self)
+
+    def run_out(self) -> None:
+        """The time is over."""
+        self._is_over = True
+        self._task.cancel()
+
+
+class _Line:
+    """Limits of one length, the one that runs out first at its head."""
+
+    def __init__(self, lines: dict[float, _Line], seconds: float) -> None:
+        self.seconds = seconds
+        self._lines = lines
+        self._ends_at: dict[Limit, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, limit: Limit) -> None:
+        """It begins now."""
+        self._ends_at[limit] = time.monotonic() + self.seconds
+        if self._timer is None:
+            self._look_in(self.seconds)
+
+    def drop(self, limit: Limit) -> None:
+        """It does not matter any more."""
+        del self._ends_at[limit]
+
+    def _look_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        while (limit := next(iter(self._ends_at), None)) is not None and self._ends_at[limit] <= now:
+            del self._ends_at[limit]
+            limit.run_out()
+        if limit is not None:
+            self._look_in(self._ends_at[limit] - now)
+        else:
+            self._timer = None
+            # The next one that is so long makes another: lengths come and go with the configuration.
+            self._lines.pop(self.seconds, None)
