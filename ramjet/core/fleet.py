@@ -190,10 +190,11 @@ class Replica:
     def delivered(self, now: float) -> bool:
         """It has delivered bytes of a good answer, which is the best sign of health; True when `state` changed."""
         self.answered(now)
-        was, self.delivered_at = self.state, now
-        if self.state is State.TRIAL:
-            self.state = State.UP
-        return self.state is not was
+        self.delivered_at = now
+        if self.state is not State.TRIAL:
+            return False
+        self.state = State.UP
+        return True
 
     def is_wedged(self, now: float) -> bool:
         """Whether it takes requests and does nothing with them."""

@@ -61,7 +61,7 @@ def in_headers(headers: Mapping[str, str], configured: str | None) -> Said | Non
     """
     asked = AGENT_HEADERS if configured is None else ((configured.lower(),), *AGENT_HEADERS)
     for kind, *more in asked:
-        if _is_name(name := headers.get(kind)):
+        if (name := headers.get(kind)) is not None and _is_name(name):
             return (kind, name, *(part for each in more if _is_name(part := headers.get(each))))
     return None
 
@@ -69,7 +69,7 @@ def in_headers(headers: Mapping[str, str], configured: str | None) -> Said | Non
 def in_body(fields: Mapping[str, Any]) -> Said | None:
     """The first hint in a request's body; Anthropic's `metadata.user_id` is a user like OpenAI's `user`."""
     for kind in (*SESSION_FIELDS, _USER):
-        if _is_name(name := fields.get(kind)):
+        if (name := fields.get(kind)) is not None and _is_name(name):
             return kind, name
     metadata = fields.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, dict) else None

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 _MOST_TOKENS = 1 << 31
 """No prompt is this long; a count beyond it is a fault of the engine's, and says nothing."""
+_READ, _WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
@@ -57,32 +58,34 @@ def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, An
 
 def usage_in(found: Mapping[str, Any]) -> Usage:
     """The counts in such an object."""
-    cached = _first(_details(found, "prompt_tokens_details", "input_tokens_details"), _count(found, "cached_tokens"))
-    prompt = _first(_count(found, "prompt_tokens"), _count(found, "input_tokens"))
-    read = _count(found, "cache_read_input_tokens")
-    written = _count(found, "cache_creation_input_tokens")
-    if read is not None or written is not None:
+    cached = _count(_details(found), "cached_tokens")
+    if cached is None:
+        cached = _count(found, "cached_tokens")
+    prompt = _count(found, "prompt_tokens", "input_tokens")
+    if _WRITTEN in found or _READ in found:
         # Anthropic's input_tokens leave out what was read from the cache or written to it.
-        cached = _first(read, cached)
+        read, written = _count(found, _READ), _count(found, _WRITTEN)
+        cached = cached if read is None else read
         prompt = None if prompt is None else prompt + (read or 0) + (written or 0)
-    return Usage(
-        prompt_tokens=prompt,
-        cached_tokens=cached,
-        completion_tokens=_first(_count(found, "completion_tokens"), _count(found, "output_tokens")),
-    )
+    completion = _count(found, "completion_tokens", "output_tokens")
+    return Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
 
 
-def _details(usage: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
+def _details(usage: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in ("prompt_tokens_details", "input_tokens_details"):
         details = usage.get(name)
         if isinstance(details, dict):
-            return _count(details, "cached_tokens")
+            return details
+    return {}
+
+
+def _count(fields: Mapping[str, Any], *names: str) -> int | None:
+    """The first of these that is a count."""
+    for name in names:
+        value = fields.get(name)
+        if type(value) is int and 0 <= value < _MOST_TOKENS:
+            return value
     return None
-
-
-def _count(fields: Mapping[str, Any], name: str) -> int | None:
-    value = fields.get(name)
-    return value if type(value) is int and 0 <= value < _MOST_TOKENS else None
 
 
 def _first(*values: int | None) -> int | None:

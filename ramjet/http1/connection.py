@@ -54,7 +54,7 @@ class Answer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.give_back()
+        self._connection.given_back(self._connection)
 
     async def read(self) -> bytes:
         """What has come of its body since the last time; waits for something, and is empty at the end only.
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
         Args:
             given_back: called when nobody wants more of the answer that it carries.
         """
-        self._given_back = given_back
+        self.given_back = given_back
         self.unused_since = 0.0
         """When its last answer was whole; the pool's to keep."""
         self._transport: asyncio.Transport | None = None
@@ -217,10 +217,6 @@ class Connection(asyncio.Protocol):
                 self.close()
                 raise
         return answer
-
-    def give_back(self) -> None:
-        """The answer has been read, or nobody wants the rest of it."""
-        self._given_back(self)
 
     async def wait(self) -> None:
         """Until something has come."""

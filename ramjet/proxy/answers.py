@@ -10,6 +10,7 @@ from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserve
 from ramjet.http1.client import ReplicaFailed
 from ramjet.http1.connection import Answer
 
+_STREAM = b"text/event-stream"
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -21,21 +22,18 @@ def observer_of(answer: Answer, *, watch: bool, hide_usage: bool) -> Observer:
         watch: whether it answers a prompt.
         hide_usage: whether the client did not ask for usage.
     """
-    kind, is_plain = _kind(answer), _is_plain(answer)
-    if answer.status != 200 or not is_plain or not (watch or kind.startswith(b"text/event-stream")):
+    kind = answer.named.get(b"content-type", b"")
+    is_stream = kind.startswith(_STREAM)
+    if answer.status != 200 or not (watch or is_stream) or not _is_plain(answer):
         return PlainObserver()
-    if kind.startswith(b"text/event-stream"):
+    if is_stream:
         return SseObserver(hide_usage=hide_usage)
     return JsonObserver() if b"json" in kind else PlainObserver()
 
 
 def is_plain_stream(answer: Answer) -> bool:
     """Whether it is a good event stream that is not compressed."""
-    return answer.status == 200 and _is_plain(answer) and _kind(answer).startswith(b"text/event-stream")
-
-
-def _kind(answer: Answer) -> bytes:
-    return answer.named.get(b"content-type", b"")
+    return answer.status == 200 and _is_plain(answer) and answer.named.get(b"content-type", b"").startswith(_STREAM)
 
 
 def _is_plain(answer: Answer) -> bool:

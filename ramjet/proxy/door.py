@@ -74,6 +74,12 @@ class Door:
         """
         if request.headers.get("expect") and request.version >= HttpVersion11 and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if request.content.is_eof():  # it came with its head, as short ones do
+            body = request.content.read_nowait()
+            if len(body) > self.options.body_bytes:
+                raise self._too_large()
+            self._check_room(len(body))
+            return body
         pieces: list[bytes] = []
         size = 0
         try:

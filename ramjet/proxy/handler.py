@@ -221,8 +221,8 @@ class Handler:
                 observer = observer_of(answer, watch=True, hide_usage=False)
                 observer.feed(await read_at_most(answer, _MOST_START_BYTES), time.monotonic())
                 observer.close()
-            limit.begin_anew(self._options.first_byte_s)
             now = time.monotonic()
+            limit.begin_anew(self._options.first_byte_s, now)
             _delivered(lease, answer, now)
             if answer.status == 200:
                 self._router.start_read(visit, now, observer.usage)
@@ -248,7 +248,7 @@ class Handler:
         gap_s, observer = self._options.gap_s, exchange.observer
         data = await answer.read()
         if not answer.is_whole or len(data) > _SHORT_BYTES:
-            limit.begin_anew(gap_s)
+            limit.begin_anew(gap_s, time.monotonic())
         reply = exchange.start(headers.to_client(answer, lease.replica.name, lease.reason, as_it_came=untouched))
         last = b""
 
@@ -263,15 +263,16 @@ class Handler:
             if answer.is_whole:
                 last += out  # and leaves in one write with the end
                 return False
-            limit.begin_anew(gap_s)
+            limit.begin_anew(gap_s, now)
             return reply.put(out)
 
-        is_whole = not data
-        is_behind = not is_whole and take(data)
+        is_behind = bool(data) and take(data)
+        # Whatever was whole when it was read has been read to its end.
+        is_whole = answer.is_whole
         while not is_whole:
             if is_behind:
                 await exchange.drain()
-                limit.begin_anew(gap_s)
+                limit.begin_anew(gap_s, time.monotonic())
             is_whole = await answer.pour(take)
             is_behind = not is_whole
         last += observer.close()

@@ -33,41 +33,39 @@ class Limits:
 class Limit:
     """The task inside is cancelled when the time is over, and TimeoutError raised outside, as by `asyncio.timeout`."""
 
-    __slots__ = ("_before", "_is_over", "_limits", "_line", "_seconds", "_task")
+    __slots__ = ("_before", "_limits", "_line", "_seconds", "_task")
 
     def __init__(self, limits: Limits, seconds: float) -> None:
         self._limits, self._seconds = limits, seconds
-        self._is_over = False
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None
         self._task, self._before = task, task.cancelling()
-        self._line = self._limits.line(self._seconds)
-        self._line.add(self)
+        self._line: _Line | None = self._limits.line(self._seconds)
+        self._line.add(self, time.monotonic())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._is_over:
-            self._line.drop(self)
+        if self._line is not None:
+            del self._line.ends_at[self]
         elif self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
-    def begin_anew(self, seconds: float) -> None:
-        """From now on it is so many seconds."""
-        if self._is_over:
-            return
+    def begin_anew(self, seconds: float, now: float) -> None:
+        """From now on, a time of `time.monotonic`, it is so many seconds."""
         line = self._line
-        line.drop(self)
-        if line.seconds != seconds:
-            line = self._line = self._limits.line(seconds)
-        line.add(self)
+        if line is not None:
+            del line.ends_at[self]
+            if line.seconds != seconds:
+                line = self._line = self._limits.line(seconds)
+            line.add(self, now)
 
     def run_out(self) -> None:
         """The time is over."""
-        self._is_over = True
+        self._line = None
         self._task.cancel()
 
 
@@ -76,31 +74,27 @@ class _Line:
 
     def __init__(self, lines: dict[float, _Line], seconds: float) -> None:
         self.seconds = seconds
+        self.ends_at: dict[Limit, float] = {}
         self._lines = lines
-        self._ends_at: dict[Limit, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, limit: Limit) -> None:
+    def add(self, limit: Limit, now: float) -> None:
         """It begins now."""
-        self._ends_at[limit] = time.monotonic() + self.seconds
+        self.ends_at[limit] = now + self.seconds
         if self._timer is None:
             self._look_in(self.seconds)
-
-    def drop(self, limit: Limit) -> None:
-        """It does not matter any more."""
-        del self._ends_at[limit]
 
     def _look_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
         now = time.monotonic()
-        while (limit := next(iter(self._ends_at), None)) is not None and self._ends_at[limit] <= now:
-            del self._ends_at[limit]
+        while (limit := next(iter(self.ends_at), None)) is not None and self.ends_at[limit] <= now:
+            del self.ends_at[limit]
             limit.run_out()
         if limit is not None:
-            self._look_in(self._ends_at[limit] - now)
+            self._look_in(self.ends_at[limit] - now)
         else:
             self._timer = None
-            # The next one that is so long makes another: lengths come and go with the configuration.
+            # The next that is so long makes another: lengths come and go with the configuration.
             self._lines.pop(self.seconds, None)
