@@ -12,6 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 import xxhash
+from msgspec import Struct
 
 from ramjet.core.prompt import Piece, Prompt
 
@@ -23,8 +24,7 @@ _LEAST_BLOCK_BYTES = 256
 """A message's end also ends a block, unless the block would be shorter than this."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class Chain(Struct, frozen=True, eq=False):
     """`hashes[i]` names the prompt up to byte `ends[i]`; the first `head` blocks reach to the first user message's end.
 
     `size_bytes` is the whole prompt's length, which may lie beyond the last block by less than a block. `preamble` names
@@ -42,8 +42,7 @@ class Chain:
         return len(self.hashes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True, eq=False):
     """`usable` is what an engine could reuse; `identity` tells conversations apart and leaves volatile lines out.
 
     They are the same object unless the prompt has volatile lines.

@@ -63,8 +63,7 @@ class Piece(NamedTuple):
     opens_answer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """What a request says around its prompt's text."""
 
     model: str | None
@@ -79,8 +78,7 @@ class Envelope:
     """Names of the body's fields, but for those that are null or false, which say no more than if they were not there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt(Envelope):
+class Prompt(Envelope, frozen=True, kw_only=True):
     """What routing needs of one request."""
 
     pieces: tuple[Piece, ...]
@@ -127,7 +125,7 @@ def _around(fields: Mapping[str, Any]) -> dict[str, Any]:
         "stream_options": fields.get("stream_options", msgspec.UNSET),
         "namespace": _canonical([fields.get(name) for name in NAMESPACE]),
         "said": hints.in_body(fields),
-        "asks": frozenset(name for name, value in fields.items() if value is not None and value is not False),
+        "asks": frozenset([name for name, value in fields.items() if value is not None and value is not False]),
     }
 
 

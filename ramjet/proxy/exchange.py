@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import HttpVersion11, web
+from msgspec import Struct, field
 
 from ramjet.core.prompt import Envelope
 from ramjet.core.stream import Observer, PlainObserver
@@ -23,8 +23,7 @@ _HELD = b": held\n\n"
 """A comment of an event stream, which no client takes for an event."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptAnswer:
+class KeptAnswer(Struct, frozen=True):
     """A replica's own error, kept to be passed on: a "busy" until it is known whether another replica can serve."""
 
     head: Head
@@ -32,8 +31,7 @@ class KeptAnswer:
     retry_after: str
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
+class Exchange(Struct, eq=False):
     """What is known of one request while it is under way."""
 
     request: web.BaseRequest

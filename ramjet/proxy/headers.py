@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+
+from msgspec import Struct
 
 from ramjet.http1.connection import Answer, Fields
 
@@ -45,8 +46,7 @@ _UNBUFFERED = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}
 """Other proxies on the way buffer event streams unless told not to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """An answer's head as a client gets it, but for what the connection to the client adds."""
 
     status: int
@@ -146,14 +146,14 @@ _new_ids = _ids()
 
 def _end_to_end(fields: Fields, dropped: frozenset[bytes]) -> bytes:
     """The lines of those fields that pass."""
-    lower = [name.lower() for name, _ in fields]
-    if b"connection" in lower:
-        named = [value for name, (_, value) in zip(lower, fields, strict=True) if name == b"connection"]
-        dropped = dropped.union(name.strip().lower() for name in b",".join(named).split(b","))
-    return b"".join(
-        [
-            b"%b: %b\r\n" % field
-            for name, field in zip(lower, fields, strict=True)
-            if name not in dropped and not name.startswith(_OUR_PREFIX)
-        ]
-    )
+    kept, named = [], b""
+    for field in fields:
+        name = field[0].lower()
+        if name not in dropped and not name.startswith(_OUR_PREFIX):
+            kept.append(field)
+        elif name == b"connection":
+            named = b"%b,%b" % (named, field[1].lower())
+    if named:
+        for_one = frozenset(map(bytes.strip, named.split(b",")))
+        kept = [field for field in kept if field[0].lower() not in for_one]
+    return b"".join([b"%b: %b\r\n" % field for field in kept])

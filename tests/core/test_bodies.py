@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -41,7 +40,7 @@ def read(known: Bodies, body: bytes, endpoint: str) -> tuple[Reading, int]:
 def said(reading: Reading) -> Said:
     """All that routing can tell of a reading."""
     usable, identity = reading.fingerprint.usable, reading.fingerprint.identity
-    around = tuple(getattr(reading.envelope, each.name) for each in fields(Envelope))
+    around = tuple(getattr(reading.envelope, name) for name in Envelope.__struct_fields__)
     return around, _said(usable), _said(identity), usable is identity, list(reading.cuts)
 
 
