@@ -22,6 +22,11 @@ class Limits:
         """A limit, as a context; it begins when that is entered."""
         return Limit(self, seconds)
 
+    @property
+    def lengths(self) -> list[float]:
+        """Seconds that limits last, those that run or have run lately."""
+        return list(self._lines)
+
     def line(self, seconds: float) -> _Line:
         """Those of one length; for limits only."""
         line = self._lines.get(seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -44,25 +44,33 @@ class Wire(asyncio.Transport):
     abort = close
 
 
-async def writes_of(play: Play, version: str = "1.1") -> list[bytes]:
-    """What leaves for one request, the head's own lines left out."""
+async def raw_writes_of(
+    play: Callable[[web.BaseRequest], Awaitable[Reply]], version: str = "1.1", method: str = "GET", given: str = ""
+) -> list[bytes]:
+    """What leaves for one request, write by write."""
     wire, done = Wire(), asyncio.Event()
 
-    async def handle(request: web.BaseRequest) -> Reply:
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
         try:
-            return await play(Exchange(request, "id", "chat", 0.0))
+            return cast("web.StreamResponse", await play(request))
         finally:
             done.set()
 
     server = web.Server(handle)
     protocol = server()
     protocol.connection_made(wire)
-    protocol.data_received(f"GET / HTTP/{version}\r\nhost: h\r\n\r\n".encode())
+    protocol.data_received(f"{method} / HTTP/{version}\r\nhost: h\r\n{given}\r\n".encode())
     async with asyncio.timeout(5):
         await done.wait()
     await asyncio.sleep(0)
     await server.shutdown(0.01)
-    return [re.sub(rb"\AHTTP/1.*?\r\n\r\n", b"HEAD ", data, flags=re.DOTALL) for data in wire.writes]
+    return wire.writes
+
+
+async def writes_of(play: Play, version: str = "1.1") -> list[bytes]:
+    """The same, the head's own lines left out."""
+    writes = await raw_writes_of(lambda request: play(Exchange(request, "id", "chat", 0.0)), version)
+    return [re.sub(rb"\AHTTP/1.*?\r\n\r\n", b"HEAD ", data, flags=re.DOTALL) for data in writes]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -138,6 +139,34 @@ def test_a_request_has_one_id_on_its_whole_way() -> None:
     """
     assert sent(("X-Request-Id", "theirs"), ("X-Request-Id", "again")).getall("x-request-id") == ["r-1"]
     assert "X-Request-Id" not in answered(("X-Request-Id", "engine's"))
+
+
+def test_values_pass_as_the_bytes_that_came() -> None:
+    """
+    Whatever their encoding: nobody here reads them.
+    """
+    given = [(b"x-name", "Ren\u00e9".encode()), (b"x-old", b"Ren\xe9")]
+
+    head = to_client(Answer(Connection(), 200, b"OK", given), "glm-1", "home")
+
+    assert head.lines.startswith(b"x-name: Ren\xc3\xa9\r\nx-old: Ren\xe9\r\n")
+    assert to_replica(given, "r-1", plain=True).startswith(b"x-name: Ren\xc3\xa9\r\nx-old: Ren\xe9\r\n")
+
+
+def test_an_answer_says_when_it_was_made() -> None:
+    """
+    As its replica said; only where that has no clock, Ramjet says it.
+    """
+    dated = Answer(Connection(), 200, b"OK", [(b"Date", b"then")])
+    undated = Answer(Connection(), 200, b"OK", [])
+
+    assert to_client(dated, "r", "home").lines.lower().count(b"date:") == 1
+    assert re.search(rb"date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT\r\n", to_client(undated, "r", "home").lines)
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_without_a_body_has_no_length(status: int) -> None:
+    assert "Content-Length" not in answered(("Content-Length", "9"), status=status)
 
 
 @pytest.mark.parametrize("given", ["r-1", "a" * 128, "A.b_c:d-9", "0af7651916cd43dd8448eb211c80319c"])
