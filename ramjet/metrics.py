@@ -163,8 +163,8 @@ class Metrics:
             return
         size, temperature = record.size_class, record.temperature
         self.turns[size, temperature] += 1
-        if (cause := record.cold_cause) is not None:
-            self.cold_turns[replica, cause] += 1
+        if temperature == "cold":
+            self.cold_turns[replica, record.cold_cause or ""] += 1
         if record.ttft_s is not None:
             self.ttft.observe(record.ttft_s, (replica, size, temperature))
         if record.matched_tokens:

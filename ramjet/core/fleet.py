@@ -189,7 +189,7 @@ class Replica:
 
     def delivered(self, now: float) -> bool:
         """It has delivered bytes of a good answer, which is the best sign of health; True when `state` changed."""
-        self.answered(now)
+        self.silent_since = now if self.in_flight else None
         self.delivered_at = now
         if self.state is not State.TRIAL:
             return False

@@ -131,7 +131,7 @@ class Record(Struct, frozen=True, kw_only=True):
     @property
     def cold_cause(self) -> str | None:
         """What made a cold turn cold, one of `causes.CAUSES`; None for a turn that was not."""
-        if not self.cold:
+        if self.temperature != "cold":
             return None
         return "unknown" if self.clues is None else self.clues.cause(self.usage.cached_tokens or 0)
 

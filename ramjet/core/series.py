@@ -97,10 +97,10 @@ class Series:
         bucket.held += record.held_s > 0
         if record.turn is None or record.outcome != "ok" or record.replica is None:
             return
-        if record.turn > 1:
-            bucket.later += record.cold is not None
-            if (cause := record.cold_cause) is not None:
-                bucket.cold[cause] += 1
+        if record.turn > 1 and (cold := record.cold) is not None:
+            bucket.later += 1
+            if cold:
+                bucket.cold[record.cold_cause or ""] += 1
         size, usage = record.size_class, record.usage
         figures = bucket.classes.get(size)
         if figures is None:

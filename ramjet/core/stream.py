@@ -113,6 +113,8 @@ class SseObserver(PlainObserver):
         self._passing = not hide_usage
         """Whether the current event's bytes go to the client as they come."""
         self._drop = False
+        self._is_text = False
+        """Whether the first token has come, whole events have, and nothing is expected but more of them."""
         self._last_meta: bytes | None = None
         """Of SGLang's `/generate`, where every event has it; None in a stream that has had a token and none of these."""
         self._usage_seen: dict[str, Any] = {}
@@ -126,6 +128,7 @@ class SseObserver(PlainObserver):
         if self._held_size > MOST_HELD_BYTES:
             self._release(out)
             self._passing = True
+        self._is_text = self.first_token_at is not None and self._last_meta is None and self._is_between
         return b"".join(out) if self._hide_usage else data
 
     def close(self) -> bytes:
@@ -140,16 +143,9 @@ class SseObserver(PlainObserver):
         return b"".join(out)
 
     @property
-    def _is_text(self) -> bool:
-        """Whether nothing is expected but text, and nothing of an event is left that has not ended."""
-        return (
-            self.first_token_at is not None
-            and self._last_meta is None
-            and not self._line
-            and not self._held
-            and not self._drop
-            and self._passing is not self._hide_usage
-        )
+    def _is_between(self) -> bool:
+        """Whether nothing is left of an event that has not ended."""
+        return not self._line and not self._held and not self._drop and self._passing is not self._hide_usage
 
     def _take_in(self, data: bytes, now: float, out: list[bytes]) -> None:
         start = 0
@@ -271,12 +267,13 @@ class SseObserver(PlainObserver):
 
 def _is_dull(events: bytes) -> bool:
     """Whether events are short, end their lines with LF, and have none of the words that may matter."""
+    at = events.find(b'"usage"')
     return (
         len(events) <= _AT_ONCE_BYTES
         and events.find(b"error") < 0
         and events.find(b"\r") < 0
         and events.find(b'"response.failed"') < 0
-        and (events.find(b'"usage"') < 0 or _TOLD_USAGE.search(events) is None)
+        and (at < 0 or _TOLD_USAGE.search(events, at) is None)
     )
 
 

@@ -319,13 +319,14 @@ class Connection(asyncio.Protocol):
 
     def _give(self) -> bool:
         """Give the answer what has been read of its body; whether that was all there is to do."""
-        if not self._body or self._answer is None:
-            self._body.clear()
+        body, answer = self._body, self._answer
+        if not body or answer is None:
+            body.clear()
             return False
         self._bare_bytes = 0
-        piece = b"".join(self._body)
-        self._body.clear()
-        return self._answer.take(piece)
+        piece = body[0] if len(body) == 1 else b"".join(body)
+        body.clear()
+        return answer.take(piece)
 
     def _complete(self, *, keeps: bool) -> None:
         assert self._answer is not None

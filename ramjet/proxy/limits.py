@@ -62,11 +62,14 @@ class Limit:
     def begin_anew(self, seconds: float, now: float) -> None:
         """From now on, a time of `time.monotonic`, it is so many seconds."""
         line = self._line
-        if line is not None:
-            del line.ends_at[self]
-            if line.seconds != seconds:
-                line = self._line = self._limits.line(seconds)
-            line.add(self, now)
+        if line is None:
+            return
+        del line.ends_at[self]
+        if line.seconds == seconds:
+            line.ends_at[self] = now + seconds
+        else:
+            self._line = self._limits.line(seconds)
+            self._line.add(self, now)
 
     def run_out(self) -> None:
         """The time is over."""
