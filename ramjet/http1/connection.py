@@ -201,14 +201,13 @@ class Connection(asyncio.Protocol):
         """
         assert not self._asked
         assert self._transport is not None
-        self._asked, self._has_body, self._answer, self._keeps = True, method != "HEAD", None, False
-        self._bare_bytes = 0
+        self._begin(has_body=method != "HEAD")
         if self._failed is None:
             if body:
                 self._transport.writelines((head, *body))
             else:
                 self._transport.write(head)
-        while (answer := self._come()) is None:
+        while self._answer is None:
             if self._failed is not None:
                 raise self._failed
             try:
@@ -216,7 +215,7 @@ class Connection(asyncio.Protocol):
             except asyncio.CancelledError:
                 self.close()
                 raise
-        return answer
+        return self._answer
 
     async def wait(self) -> None:
         """Until something has come."""
@@ -314,8 +313,10 @@ class Connection(asyncio.Protocol):
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _come(self) -> Answer | None:
-        return self._answer
+    def _begin(self, *, has_body: bool) -> None:
+        """An exchange is under way, and nothing of its answer has come."""
+        self._asked, self._has_body, self._answer, self._keeps = True, has_body, None, False
+        self._bare_bytes = 0
 
     def _give(self) -> bool:
         """Give the answer what has been read of its body; whether that was all there is to do."""
