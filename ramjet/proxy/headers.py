@@ -146,14 +146,15 @@ _new_ids = _ids()
 
 def _end_to_end(fields: Fields, dropped: frozenset[bytes]) -> bytes:
     """The lines of those fields that pass."""
-    kept, named = [], b""
+    lines, named = [], b""
     for field in fields:
         name = field[0].lower()
         if name not in dropped and not name.startswith(_OUR_PREFIX):
-            kept.append(field)
+            lines.append(b": ".join(field))
         elif name == b"connection":
             named = b"%b,%b" % (named, field[1].lower())
     if named:
         for_one = frozenset(map(bytes.strip, named.split(b",")))
-        kept = [field for field in kept if field[0].lower() not in for_one]
-    return b"".join([b"%b: %b\r\n" % field for field in kept])
+        lines = [line for line in lines if line.partition(b":")[0].lower() not in for_one]
+    lines.append(b"")
+    return b"\r\n".join(lines)
