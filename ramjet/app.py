@@ -97,7 +97,6 @@ async def running(
     picture = Picture(router, stats.seen)
     router.on_placed = picture.placed
     metrics = Metrics(router.fleet.replicas)
-    metrics.registry.register(Gauges(router, time.monotonic, stats.seen))
     upstream = Client(connect_s=limits.connect_s, idle_s=limits.idle_s)
     secret = settings.secret.get_secret_value() if settings.secret is not None else kept_secret()
     seed = seed_of(secret)
@@ -137,6 +136,7 @@ async def running(
         picture=picture,
     )
     stats.on_ranks = control.ranked
+    metrics.registry.register(Gauges(router, time.monotonic, stats.seen, control.membership))
     async with contextlib.AsyncExitStack() as stack:
         if kept is not None:
             # The first to be there and the last to go: all records are in it.
@@ -150,7 +150,7 @@ async def running(
         front, drain = proxy_runner(handler, router.fleet, bounds), partial(_drain, handler, control)
         context = None if tls is None else tls.context
         url = await _listen(stack, settings.listen, front, tls=context, before_stop=drain)
-        watches = {"health": health.run, "stats": stats.run, "kv events": kv_watch.run} if watch else {}
+        watches = {"health": health.run, "stats": stats.run, "kv events": kv_watch.run, "discovery": control.discovery.run} if watch else {}
         await _in_background(stack, watches if tls is None else {**watches, "certificate": tls.run})
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
         yield Running(url, admin_url, router, handler, metrics, control, health, stats)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 from ramjet.certificate import Certificate
-from ramjet.config import ReplicaSettings, Settings
+from ramjet.config import ReplicaSettings, Settings, SourceSettings
 from ramjet.core.admission import Terms
 from ramjet.core.fleet import Fleet, Replica, Thresholds, rank_name
 from ramjet.core.policies import (
@@ -21,6 +22,10 @@ from ramjet.core.policies import (
 )
 from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
+from ramjet.discovery.dns import Dns
+from ramjet.discovery.file import File
+from ramjet.discovery.kubernetes import Kubernetes
+from ramjet.discovery.watch import Source
 from ramjet.proxy.options import Options
 from ramjet.watch.health import Probing
 from ramjet.watch.kv_events import Publisher
@@ -150,9 +155,36 @@ def polling_of(settings: Settings, replicas: Iterable[ReplicaSettings]) -> Polli
 
 def publishers_of(replicas: Iterable[ReplicaSettings]) -> dict[str, Publisher]:
     """Where the replicas' KV events are published, for those that are to be listened to."""
+
+    def filled(endpoint: str, each: ReplicaSettings) -> str:
+        host = urlsplit(each.url).hostname or ""
+        return endpoint.replace("{host}", f"[{host}]" if ":" in host else host)
+
     return {
-        each.name: Publisher(each.kv_events, each.kv_events_replay) for each in replicas if each.kv_events is not None
+        each.name: Publisher(
+            filled(each.kv_events, each),
+            None if each.kv_events_replay is None else filled(each.kv_events_replay, each),
+        )
+        for each in replicas
+        if each.kv_events is not None
     }
+
+
+def sources_of(settings: Settings) -> list[Source]:
+    """Where replicas are found."""
+    return [_source_of(each) for each in settings.discovery.sources]
+
+
+def _source_of(each: SourceSettings) -> Source:
+    if each.file is not None:
+        return File(name=each.name, path=each.file.path)
+    if each.dns is not None:
+        asked = each.dns.resolver
+        host, _, port = (asked or "").rpartition(":")
+        given = each.dns.model_dump(exclude={"resolver"})
+        return Dns(name=each.name, resolver=(host.strip("[]"), int(port)) if asked else None, **given)
+    assert each.kubernetes is not None, "a source has one of the three"
+    return Kubernetes(name=each.name, **each.kubernetes.model_dump())
 
 
 def tls_of(settings: Settings) -> Certificate | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from ramjet.reload import LOOK_EVERY_S, stamp
+from ramjet.reload import LOOK_EVERY_S
+from ramjet.settled import stamp
 
 log = structlog.get_logger()
 

@@ -83,7 +83,7 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
             click.echo(f"warning: {name} means nothing; the nearest known is {nearest}", err=True)
         click.echo(dump(settings), nl=False)
         return
-    if not settings.replicas:
+    if not (settings.replicas or settings.discovery.sources):
         raise click.ClickException(NO_REPLICAS)
     logs.configure(settings.log.format, settings.log.level)
     log = structlog.get_logger()

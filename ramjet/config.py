@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -70,7 +71,8 @@ def _kv_endpoint(value: str) -> str:
     """
     host, _, port = value.removeprefix("tcp://").rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) <= 65_535
-    if not value.startswith("tcp://") or not is_port or not re.fullmatch(r"\[[0-9A-Fa-f:.]+\]|[\w.-]+", host, re.ASCII):
+    is_host = re.fullmatch(r"\{host\}|\[[0-9A-Fa-f:.]+\]|[\w.-]+", host, re.ASCII)
+    if not value.startswith("tcp://") or not is_port or not is_host:
         raise ValueError("write it as tcp://HOST:PORT, for example tcp://10.0.0.7:5557; the engine's own * is no host")
     if find_spec("zmq") is None:
         raise ValueError("needs pyzmq, which is not installed: pip install 'ramjet-lb[kvevents]', or leave it out")
@@ -98,13 +100,16 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ReplicaSettings(_Part):
-    """One replica."""
-
+class _PlaceSettings(_Part):
     name: Name = Field(description="its name in logs, metrics and headers; letters, digits, dot, dash, underscore")
     url: Annotated[str, AfterValidator(replica_url)] = Field(
         description="where it is; a base path is kept, a /v1 at the end is not"
     )
+
+
+class TemplateSettings(_Part):
+    """What is true of a replica wherever it is."""
+
     engine: Literal["auto", "sglang", "vllm", "llamacpp", "openai"] = Field(
         default="auto", description="what it runs: sglang, vllm, llamacpp, openai for any other; auto = found out"
     )
@@ -152,7 +157,7 @@ class ReplicaSettings(_Part):
     )
     kv_events: Annotated[str, AfterValidator(_kv_endpoint)] | None = Field(
         default=None,
-        description="where the engine publishes KV events (endpoint in its --kv-events-config), tcp://HOST:PORT; null = nobody listens",
+        description="where the engine publishes KV events (endpoint in its --kv-events-config), tcp://HOST:PORT, {host} for the url's; null = nobody listens",
     )
     kv_events_replay: Annotated[str, AfterValidator(_kv_endpoint)] | None = Field(
         default=None,
@@ -160,9 +165,133 @@ class ReplicaSettings(_Part):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> ReplicaSettings:
+    def _consistent(self) -> Self:
         if self.kv_events_replay is not None and self.kv_events is None:
             raise ValueError("kv_events_replay is given without kv_events; give both, or only kv_events, or neither")
+        return self
+
+
+class ReplicaSettings(TemplateSettings, _PlaceSettings):
+    """One replica."""
+
+
+def _pattern(value: str) -> str:
+    """What becomes a replica's URL.
+
+    Raises:
+        ValueError: it would not; the message says what would.
+    """
+    try:
+        fits = "{host}" in value and bool(replica_url(value.format(host="[::1]", port=1)))
+    except (ValueError, LookupError, AttributeError):
+        fits = False
+    if not fits:
+        raise ValueError("write it as http://{host}:{port}; a base path may follow")
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+PortNumber = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class FileSourceSettings(_Part):
+    """A file that others write."""
+
+    path: Path = Field(description="YAML or JSON: replicas as here, name and template may be left out")
+
+
+class DnsSourceSettings(_Part):
+    """A name that leads to all replicas."""
+
+    host: Annotated[str, Field(min_length=1, max_length=255)] = Field(
+        description="the name that is asked for; of a Service, _PORT._tcp. before it for SRV"
+    )
+    record: Literal["A", "AAAA", "SRV"] = Field(
+        default="A", description="A or AAAA = an address is a replica, SRV = a target is one, with its port"
+    )
+    port: PortNumber | None = Field(default=None, description="where replicas listen; needed for A and AAAA")
+    url: Pattern = Field(default="http://{host}:{port}", description="what a replica's url is made of")
+    resolver: Annotated[str, AfterValidator(_address)] | None = Field(
+        default=None, description="who is asked, ADDRESS:PORT; null = as /etc/resolv.conf says"
+    )
+    least_s: Seconds = Field(default=1.0, description="s between two questions at least, however short the TTL")
+    most_s: Seconds = Field(default=30.0, description="s between two questions at most, however long the TTL")
+    timeout_s: Seconds = Field(default=5.0, description="s that an answer may take")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DnsSourceSettings:
+        if self.record == "SRV" and self.port is not None:
+            raise ValueError("port is given, and SRV records say it themselves; leave it out, or ask for A or AAAA")
+        if self.record != "SRV" and self.port is None:
+            raise ValueError(f"port is missing, and {self.record} records say none; give it, or ask for SRV")
+        return self
+
+
+class KubernetesSourceSettings(_Part):
+    """The EndpointSlices of a Service."""
+
+    namespace: str | None = Field(default=None, description="where the Service is; null = where Ramjet runs itself")
+    service: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="its name; or give selector instead"
+    )
+    selector: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="labels of EndpointSlices, as app=glm,tier=gpu; they have their Service's"
+    )
+    port: PortNumber | str | None = Field(
+        default=None, description="name or number of the port; null = the only one there is"
+    )
+    url: Pattern = Field(default="http://{host}:{port}", description="what a replica's url is made of")
+    kubeconfig: FilePath | None = Field(
+        default=None, description="file that says how to reach the API server; null = the pod's service account"
+    )
+    timeout_s: Seconds = Field(default=10.0, description="s that a list may take, and a watch to begin")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> KubernetesSourceSettings:
+        if (self.service is None) == (self.selector is None):
+            raise ValueError("give service or selector, one of the two")
+        if self.kubeconfig is not None and self.namespace is None:
+            raise ValueError("namespace is missing, and with kubeconfig Ramjet has none of its own; give it")
+        if find_spec("kubernetes_asyncio") is None:
+            raise ValueError("needs kubernetes_asyncio, which is not installed: pip install 'ramjet-lb[kubernetes]'")
+        return self
+
+
+class SourceSettings(_Part):
+    """One place where replicas are found."""
+
+    name: Name = Field(description="its name in logs and metrics")
+    file: FileSourceSettings | None = Field(default=None, description="a file that others write; one of the three")
+    dns: DnsSourceSettings | None = Field(
+        default=None, description="a name that leads to all replicas; one of the three"
+    )
+    kubernetes: KubernetesSourceSettings | None = Field(
+        default=None, description="the EndpointSlices of a Service; one of the three"
+    )
+    replica: TemplateSettings = Field(
+        default=TemplateSettings(), description="what is true of each replica found: its keys but name and url"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SourceSettings:
+        if sum(kind is not None for kind in (self.file, self.dns, self.kubernetes)) != 1:
+            raise ValueError("give one of file, dns and kubernetes; another source may have another")
+        return self
+
+
+class DiscoverySettings(_Part):
+    """Replicas that come and go."""
+
+    drain_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=600.0, description="s in which a replica that is gone may finish what it runs, before it is let go"
+    )
+    sources: list[SourceSettings] = Field(default=[], description="where replicas are found, beside those listed")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DiscoverySettings:
+        twice = [name for name, times in Counter(each.name for each in self.sources).items() if times > 1]
+        if twice:
+            raise ValueError(f"the name {twice[0]} is given twice; each source needs its own")
         return self
 
 
@@ -373,6 +502,7 @@ class Settings(BaseSettings):
         default="127.0.0.1:9090", description="metrics, health and the replicas' administration"
     )
     replicas: list[ReplicaSettings] = Field(default=[], description="the model copies to spread over")
+    discovery: DiscoverySettings = DiscoverySettings()
     routing: RoutingSettings = RoutingSettings()
     beliefs: BeliefSettings = BeliefSettings()
     limits: LimitSettings = LimitSettings()
@@ -409,7 +539,8 @@ class Settings(BaseSettings):
             raise ValueError(f"replicas: {clash}")
         rule = self.routing.long_prompt
         known = [replica.name for replica in self.replicas]
-        for name in rule.replicas if self.replicas else ():
+        # Whoever is found has a name that nobody knows yet.
+        for name in rule.replicas if self.replicas and not self.discovery.sources else ():
             if name not in known:
                 raise ValueError(
                     f"routing.long_prompt.replicas: no replica is named {name}; known are {', '.join(known)}"
@@ -503,17 +634,25 @@ def keys(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
 
 
 def descriptions(model: type[BaseModel] = Settings, prefix: str = "") -> dict[str, str]:
-    """What every key means, those of a replica under `replicas.`."""
+    """What every key means, those of a replica under `replicas.`, those of a source under `discovery.sources.`."""
     meanings: dict[str, str] = {}
     for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            meanings |= descriptions(kind, f"{prefix}{name}.")
-        else:
+        section = _section(field.annotation)
+        if section is not None:
+            meanings |= descriptions(section, f"{prefix}{name}.")
+        if section is None or field.description is not None:
             meanings[prefix + name] = field.description or ""
     if model is Settings:
         meanings |= descriptions(ReplicaSettings, "replicas.")
+        meanings |= descriptions(SourceSettings, "discovery.sources.")
     return meanings
+
+
+def _section(kind: Any) -> type[BaseModel] | None:
+    """The section that a key stands for, be it one that may be left out; None where it is a value."""
+    given = [each for each in get_args(kind) if each is not NoneType] if NoneType in get_args(kind) else [kind]
+    is_section = len(given) == 1 and isinstance(given[0], type) and issubclass(given[0], BaseModel)
+    return given[0] if is_section else None
 
 
 def dump(settings: Settings) -> str:

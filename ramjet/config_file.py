@@ -37,11 +37,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a file holds; an empty file holds an empty one.
 
     Raises:
-        ConfigError: it cannot be read, or is no YAML of that kind; with line and column, and without the line itself, which
-            may hold a secret.
+        ConfigError: it cannot be read, or is no YAML of that kind.
+    """
+    values = read_document(path)
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must be a mapping of keys to values, not a {type(values).__name__}")
+    return values
+
+
+def read_document(path: Path) -> Any:
+    """Whatever a file holds; None for an empty one.
+
+    Raises:
+        ConfigError: it cannot be read, or is no YAML; with line and column, and without the line itself, which may hold a
+            secret.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
+        return yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
@@ -55,8 +69,3 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not YAML: {type(error).__name__}") from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply to be a configuration") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must be a mapping of keys to values, not a {type(values).__name__}")
-    return values

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
 from ramjet.admin.server import is_loopback
-from ramjet.build import options_of, policy_of, polling_of, probing_of, publishers_of, replicas_of
-from ramjet.config import MOST_RANKS, ReplicaSettings, Settings, rank_clash
+from ramjet.build import options_of, policy_of, polling_of, probing_of, publishers_of, replicas_of, sources_of
+from ramjet.config import MOST_RANKS, ReplicaSettings, Settings, TemplateSettings, rank_clash
 from ramjet.core.fleet import Replica
+from ramjet.core.membership import Changes, Found, Membership
 from ramjet.core.prompt import endpoint_of
 from ramjet.core.router import Router
 from ramjet.core.working import explain
+from ramjet.discovery.watch import DiscoveryWatch
 from ramjet.http1.client import Client
 from ramjet.metrics import Metrics
 from ramjet.picture import Picture
@@ -67,6 +71,12 @@ class Control:
         # Where it listens does not change with a reload, whatever the new file says.
         self._on_loopback = is_loopback(settings.admin)
         self._replicas = {each.name: each for each in settings.replicas}
+        self.membership = Membership()
+        """Which of them were found, and by which source."""
+        self.membership.listen_to([each.name for each in settings.discovery.sources])
+        self.discovery = DiscoveryWatch(sources_of(settings), self)
+        self._drained_by_hand: set[str] = set()
+        """Replicas, or ranks, that are not enabled when a source names them again."""
         self._reported_ranks: dict[str, int] = {}
         """How many ranks there are, by URL, as the engines there say."""
 
@@ -75,7 +85,8 @@ class Control:
     def apply(self, settings: Settings) -> list[str]:
         """Take over another configuration; returns the changed keys that need a restart.
 
-        Replicas that the old file named and the new one does not are removed; those that were added by hand stay.
+        Replicas that the old file named and the new one does not are removed; those that were added by hand stay, and
+        those that were found, for as long as there is the source.
         One whose URL changed is another replica under the same name, and one of its URL is it under another name.
         """
         old, self.settings = self.settings, settings
@@ -89,7 +100,10 @@ class Control:
 
         self._replicas = {name: each for name, each in self._replicas.items() if stays(each)} | wanted
         self._router.change_policy(policy_of(settings))
-        self._arrange()
+        self.membership.listen_to([each.name for each in settings.discovery.sources])
+        self.discovery.sources = sources_of(settings)
+        self.discovery.sync()
+        self.settle(anew=True)
         return [key for key in ONLY_AT_START if _value(self._started_with, key) != _value(settings, key)]
 
     # -- the replicas -----------------------------------------------------------------------------------------------
@@ -100,12 +114,7 @@ class Control:
         Raises:
             ValueError: it is given wrongly, or its name or URL is taken.
         """
-        try:
-            each = ReplicaSettings(**given)
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            where = ".".join(str(step) for step in fault["loc"])
-            raise ValueError(f"{where}: {fault['msg'].removeprefix('Value error, ')}") from None
+        each = _checked(given)
         if each.name in self._replicas:
             raise ValueError(f"a replica is already named {each.name}; remove it first, or choose another name")
         if any(other.url == each.url for other in self._replicas.values()):
@@ -114,10 +123,12 @@ class Control:
             raise ValueError(clash)
         self._replicas[each.name] = each
         self._arrange()
-        log.info("replica_added", replica=each.name, url=each.url)
+        log.info("replica_added", replica=each.name, url=each.url, source=None)
 
     def remove(self, name: str) -> None:
         """Let a replica go, with all of its ranks; what runs there ends there.
+
+        One that was found is taken in again when its source has left it out, and names it anew.
 
         Raises:
             KeyError: there is no such replica.
@@ -128,7 +139,10 @@ class Control:
             raise ValueError(f"{name} is a rank of {whole}; remove {whole}, or drain {name}")
         del self._replicas[name]
         self._arrange()
-        log.info("replica_removed", replica=name)
+        log.info("replica_removed", replica=name, source=None)
+        if name in self.membership.members:
+            self.membership.dismiss(name)
+        self.settle()
 
     def drain(self, name: str) -> None:
         """Send a replica, or a rank, nothing new.
@@ -138,7 +152,8 @@ class Control:
         """
         for each in self._find(name):
             each.draining = True
-        log.info("replica_draining", replica=name)
+            self._drained_by_hand.add(each.name)
+        log.info("replica_draining", replica=name, source=None)
 
     def enable(self, name: str) -> None:
         """Send a replica, or a rank, requests again.
@@ -148,7 +163,8 @@ class Control:
         """
         for each in self._find(name):
             each.draining = False
-        log.info("replica_enabled", replica=name)
+            self._drained_by_hand.discard(each.name)
+        log.info("replica_enabled", replica=name, source=None)
 
     def ranked(self, url: str, ranks: int) -> None:
         """An engine says how many ranks it has: each is a replica from now on, unless the configuration knows better."""
@@ -171,6 +187,7 @@ class Control:
             {
                 "name": each.name,
                 "url": each.url,
+                "source": self.membership.source_of(each.whole),
                 "rank": each.rank,
                 "state": each.state.value,
                 "draining": each.draining,
@@ -188,6 +205,86 @@ class Control:
             }
             for each in self._router.fleet
         ]
+
+    # -- the replicas that are found ----------------------------------------------------------------------------------
+
+    def found(self, source: str, found: Sequence[Found]) -> None:
+        """A source has said which replicas there are, all of them.
+
+        Raises:
+            ValueError: they cannot be taken in as it says, and nothing has changed.
+        """
+        heard, template = self.membership.heard.get(source), self._template(source)
+        if heard is None or template is None:
+            return  # a reload has just dropped it
+        checked = [replace(each, url=_filled(template, each).url) for each in found]
+        if not found and (heard.found or heard.good_at is None):
+            log.warning("discovery_empty", source=source)
+        if self.membership.told(source, checked, time.monotonic()):
+            log.info("discovery_recovered", source=source)
+        self.settle()
+
+    def failed(self, source: str, error: str, *, empty: bool) -> None:
+        """A source has said nothing that can be believed: what it has found stays."""
+        if self.membership.failed(source, error, empty=empty):
+            log.warning("discovery_failed", source=source, error=error, known=self.membership.known(source))
+
+    def passed(self) -> None:
+        """Some time has passed: who is gone may be let go."""
+        if any(each.gone_at is not None for each in self.membership.members.values()):
+            self.settle()
+
+    def settle(self, *, anew: bool = False) -> None:
+        """Take in those who were found, drain those who are gone, and let these go when their time has come.
+
+        Args:
+            anew: something has changed besides, and the fleet is arranged in any case.
+        """
+        fleet, membership = self._router.fleet, self.membership
+        members, listed = membership.members, {each.name for each in self.settings.replicas}
+        changes = membership.settle(
+            time.monotonic(),
+            drain_s=self.settings.discovery.drain_s,
+            others={name: each.url for name, each in self._replicas.items() if name not in members or name in listed},
+            is_busy=lambda name: any(each.in_flight for each in fleet.named(name)),
+        )
+        if changes.removed:
+            # Before others are taken in: one of them may have the same name, and must have nothing of what this one had.
+            self._replicas = {name: each for name, each in self._replicas.items() if name not in changes.removed}
+            self._arrange()
+        known, before = set(fleet), dict(self._replicas)
+        for name, member in members.items():
+            if (template := self._template(member.source)) is not None:
+                # What a reload has changed may not go with what the file says of one; its source will be told so.
+                with contextlib.suppress(ValueError):
+                    self._replicas[name] = _filled(template, member.found)
+        if anew or self._replicas != before:
+            self._arrange()
+        for each in (each for name in changes.added for each in fleet.named(name)):
+            if each not in known:  # it has not been listed until now
+                each.to_prove()
+        for name in (*changes.drained, *changes.enabled):
+            for each in fleet.named(name):
+                each.draining = name in changes.drained or each.name in self._drained_by_hand
+        self._say(changes)
+
+    def _say(self, changes: Changes) -> None:
+        members = self.membership.members
+        for name, source in changes.removed.items():
+            log.info("replica_removed", replica=name, source=source)
+        for name in changes.added:
+            log.info("replica_added", replica=name, url=members[name].found.url, source=members[name].source)
+        for name in changes.drained:
+            log.info("replica_draining", replica=name, source=members[name].source)
+        for name in changes.enabled:
+            log.info("replica_enabled", replica=name, source=members[name].source)
+        for source, found in changes.left_out:
+            log.warning("discovery_name_taken", replica=found.name, url=found.url, source=source,
+                        remedy="name one of the two otherwise")  # fmt: skip
+
+    def _template(self, source: str) -> TemplateSettings | None:
+        """What is true of all replicas of a source; None where there is no such source any more."""
+        return next((each.replica for each in self.settings.discovery.sources if each.name == source), None)
 
     # -- what the admin port shows ------------------------------------------------------------------------------------
 
@@ -291,6 +388,30 @@ class Control:
         self._stats.sync()
         self._kv_watch.publishers = publishers_of(replicas)
         self._kv_watch.sync()
+
+
+def _checked(given: Mapping[str, Any]) -> ReplicaSettings:
+    """A replica as somebody gives it.
+
+    Raises:
+        ValueError: it is given wrongly.
+    """
+    try:
+        return ReplicaSettings(**given)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in fault["loc"])
+        raise ValueError(f"{where}: {fault['msg'].removeprefix('Value error, ')}") from None
+
+
+def _filled(template: TemplateSettings, found: Found) -> ReplicaSettings:
+    """A replica that was found, with what its source's template says of all of them, and what the source says of this one.
+
+    Raises:
+        ValueError: the two do not go together.
+    """
+    of_all = {key: getattr(template, key) for key in template.model_fields_set}
+    return _checked({**of_all, **found.more, "name": found.name, "url": found.url})
 
 
 def _value(settings: Settings, key: str) -> object:

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from ramjet.core.feed import Feed
 from ramjet.core.fleet import State
+from ramjet.core.membership import Membership
 from ramjet.core.policies import long_from
 from ramjet.engines.facts import Seen
 
@@ -39,6 +40,12 @@ _REPLICA = {
     "ramjet_others_queue_seconds": "Seconds of reading that wait in the engine and did not come through here.",
     "ramjet_allowance_seconds": "Seconds that swaps may still cost at the replica; below 0: it has to be saved up first.",
 }
+_SOURCE = {
+    "ramjet_discovery_up": "Whether the source's last word could be believed.",
+    "ramjet_discovery_replicas": "Replicas that are there because the source names them.",
+    "ramjet_discovery_age_seconds": "How long ago the source last said something; absent while it never has.",
+}
+_LOOKS = "ramjet_discovery_looks"
 _ENGINE = "ramjet_engine_info"
 _UNSEEN = Seen()
 _FEED = {
@@ -54,15 +61,23 @@ _FEED_COUNTS = {
 
 class Gauges:
     """A collector over one router. A replica has its series for as long as it is in the fleet, those of its KV events for
-    as long as they are listened to."""
+    as long as they are listened to, and a source of replicas for as long as it is asked."""
 
-    def __init__(self, router: Router, now: Callable[[], float], seen: Mapping[str, Seen] | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        now: Callable[[], float],
+        seen: Mapping[str, Seen] | None = None,
+        membership: Membership | None = None,
+    ) -> None:
         """
         Args:
             router: whose state is shown.
             now: the clock that it is told the time by.
             seen: what has been heard from the replicas' engines, by replica.
+            membership: what has been heard from the sources of replicas.
         """
+        self._membership = Membership() if membership is None else membership
         self._seen = {} if seen is None else seen
         self._router = router
         self._now = now
@@ -71,6 +86,8 @@ class Gauges:
         """The families, for the registry to know their names."""
         yield from (GaugeMetricFamily(name, text) for name, text in _PROCESS.items())
         yield from (GaugeMetricFamily(name, text, labels=["replica"]) for name, text in (_REPLICA | _FEED).items())
+        yield from (GaugeMetricFamily(name, text, labels=["source"]) for name, text in _SOURCE.items())
+        yield CounterMetricFamily(_LOOKS, "Words of the source, by what they were worth.", labels=["source", "outcome"])
         yield GaugeMetricFamily(_ENGINE, "1 for what the replica runs.", labels=["replica", "engine", "version"])
         for name, (text, labels) in _FEED_COUNTS.items():
             yield CounterMetricFamily(name, text, labels=["replica", *labels])
@@ -89,6 +106,14 @@ class Gauges:
             facts = self._seen.get(each.name, _UNSEEN).facts
             if facts is not None:
                 families[_ENGINE].add_metric([each.name, facts.engine, facts.version or ""], 1)
+        for source, heard in self._membership.heard.items():
+            age_s = None if heard.good_at is None else self._now() - heard.good_at
+            up = heard.error is None and heard.good_at is not None
+            for name, value in zip(_SOURCE, (up, self._membership.known(source), age_s), strict=True):
+                if value is not None:
+                    families[name].add_metric([source], value)
+            for outcome, count in heard.looks.items():
+                families[_LOOKS].add_metric([source, outcome], count)
         for replica, feed in self._router.feeds.items():
             for name, labels, value in _of_feed(feed):
                 families[name].add_metric([replica, *labels], value)

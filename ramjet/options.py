@@ -30,7 +30,9 @@ class _Replica(click.ParamType[dict[str, str]]):
 
 REPLICAS = click.option("--replica", "replicas", type=_Replica(), multiple=True, help="A replica; may be repeated.")
 
-NO_REPLICAS = "no replicas: name one with --replica NAME=URL, or list them in the config file"
+NO_REPLICAS = (
+    "no replicas: name one with --replica NAME=URL, list them in the config file, or say there where to find them"
+)
 
 
 def settings_of(path: Path | None, overrides: Mapping[str, Any]) -> Settings:

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from ramjet.config import ConfigError, Settings
+from ramjet.settled import Settled
 
 log = structlog.get_logger()
 
@@ -30,16 +31,13 @@ class Reloader:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        seen = before = stamp(self._path)
+        file = Settled(self._path)
         while True:
             asked = await self._wait()
-            now = stamp(self._path)
-            # A file that is being written changes from look to look, and one being replaced may be gone for a moment.
-            settled = now is not None and now == before
-            if asked or (settled and now != seen):
-                seen = now
+            file.look()
+            if asked or (file.is_settled and file.is_new):
+                file.read()
                 self._reload()
-            before = now
 
     async def _wait(self) -> bool:
         try:
@@ -56,18 +54,9 @@ class Reloader:
         except ConfigError as error:
             log.error("config_rejected", error=str(error))  # noqa: TRY400 - the message says all
             return
-        if not settings.replicas:
+        if not (settings.replicas or settings.discovery.sources):
             told = f"{self._path}: replicas: is empty; a fleet is let go replica by replica, not at once"
             log.error("config_rejected", error=told)
             return
         needs_restart = self._apply(settings)
         log.info("config_reloaded", replicas=[each.name for each in settings.replicas], needs_restart=needs_restart)
-
-
-def stamp(path: Path | None) -> tuple[int, int, int] | None:
-    """What changes when a file does; None where there is none."""
-    try:
-        status = path.stat() if path is not None else None
-    except OSError:
-        return None
-    return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)

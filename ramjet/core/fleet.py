@@ -73,6 +73,8 @@ class Replica:
     state: State = State.UP
     """Believed up until shown otherwise, so that a proxy just started serves at once."""
     draining: bool = False
+    unproven: bool = False
+    """It was found, and no probe of it has been good yet: until one is it gets nothing, for it may still be starting."""
     failures: int = 0
     successes: int = 0
     last_error: str | None = None
@@ -161,6 +163,8 @@ class Replica:
             if self.is_wedged(now):
                 error = f"wedged: no byte for {now - (self.silent_since or now):.0f} s"
                 self._down()
+            elif self.unproven:
+                self.state, self.unproven = State.UP, False
             elif self.state is State.DOWN and self.successes >= self.thresholds.successes:
                 self.state = State.TRIAL
         else:
@@ -170,6 +174,10 @@ class Replica:
                 self._down()
         self.last_error = error
         return self.state is not was
+
+    def to_prove(self) -> None:
+        """Somebody says that it is there, and nobody knows it: what it is good for is to be seen first."""
+        self.state, self.unproven, self.last_error = State.DOWN, True, "not probed yet"
 
     def sent(self, now: float) -> None:
         """A request has been sent to it."""
@@ -203,6 +211,7 @@ class Replica:
     def take_over(self, other: Replica) -> None:
         """Be as healthy as a replica at the same URL, as drained, and with the same models."""
         self.state, self.draining, self.models = other.state, other.draining, other.models
+        self.unproven = other.unproven
         self.failures, self.successes, self.last_error = other.failures, other.successes, other.last_error
         self.delivered_at, self.reported = other.delivered_at, other.reported
 
@@ -270,7 +279,7 @@ class Fleet:
         up = [replica for replica in self.replicas.values() if replica.state is State.UP and not replica.draining]
         if len(up) == len(self.replicas):
             return up  # as nearly always
-        willing = [replica for replica in self if not replica.draining]
+        willing = [replica for replica in self if not (replica.draining or replica.unproven)]
         return self.serving or [each for each in willing if each.state is not State.DOWN] or willing
 
     @property

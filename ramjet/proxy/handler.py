@@ -40,6 +40,8 @@ log = structlog.get_logger()
 
 _SECONDS = re.compile(r"[0-9]{1,9}\Z")
 _BUSY = frozenset({429, 503})
+_NONE_SERVES = "no replica can serve this request now; try again"
+_NONE_FOUND = "no replica has been found yet; try again"
 _MOST_ERROR_BYTES = 64 << 10
 _MOST_START_BYTES = 1 << 20
 """An answer of one token is shorter, whatever an engine adds."""
@@ -131,7 +133,8 @@ class Handler:
 
     async def _route(self, exchange: Exchange, visit: Visit) -> Reply:
         """Try the replica that is chosen, and once another where that is of use."""
-        refusal, message = errors.NO_REPLICA, "no replica can serve this request now; try again"
+        refusal = errors.NO_REPLICA
+        message = _NONE_SERVES if len(self._router.fleet) else _NONE_FOUND
         while lease := self._router.place(visit, time.monotonic()) or await self._held(exchange, visit):
             try:
                 return await self._attempt(exchange, visit, lease)
