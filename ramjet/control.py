@@ -411,7 +411,10 @@ def _filled(template: TemplateSettings, found: Found) -> ReplicaSettings:
         ValueError: the two do not go together.
     """
     of_all = {key: getattr(template, key) for key in template.model_fields_set}
-    return _checked({**of_all, **found.more, "name": found.name, "url": found.url})
+    try:
+        return _checked({**of_all, **found.more, "name": found.name, "url": found.url})
+    except ValueError as error:
+        raise ValueError(f"replica {found.name}: {error}") from None
 
 
 def _value(settings: Settings, key: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,5 +73,5 @@ def _found(path: Path, number: int, given: Any) -> Found:
     if not isinstance(given, Mapping) or not isinstance(given.get("url"), str):
         raise ValueError(f"{path}: replicas.{number}: has no url; write it as {{url: 'http://10.0.0.7:30000'}}")  # noqa: TRY004
     more = {key: value for key, value in given.items() if key not in {"name", "url"}}
-    name = given.get("name", name_of(urlsplit(given["url"]).netloc))
+    name = given.get("name", name_of(re.sub(r"[\[\]]", "", urlsplit(given["url"]).netloc)))
     return Found(name if isinstance(name, str) else str(name), given["url"], more=more)

@@ -108,15 +108,15 @@ class _Listing:
         """List all slices, page by page."""
         slices: dict[str, Slice] = {}
         more: dict[str, str] = {}
+        version = None
         async with asyncio.timeout(self._source.timeout_s):
-            while True:
-                answer = await self._ask(limit=_PAGE, **more)
-                page = json.loads(await answer.read())
+            while version is None or more:
+                page = json.loads(await (await self._ask(limit=_PAGE, **more)).read())
                 slices |= {each["metadata"]["name"]: each for each in page.get("items") or ()}
-                if not (token := page["metadata"].get("continue")):
-                    break
-                more = {"_continue": token}
-        self._slices, self._version = slices, page["metadata"]["resourceVersion"]
+                version = version or page["metadata"]["resourceVersion"]
+                token = page["metadata"].get("continue")
+                more = {"_continue": token} if token else {}
+        self._slices, self._version = slices, version
         self._tell()
 
     async def watch(self) -> None:
@@ -144,7 +144,7 @@ class _Listing:
         kind, about = event["type"], event["object"]
         if kind == "ERROR":
             if about.get("code") == _GONE:
-                raise Expired
+                raise Expired(about.get("message"))
             raise ValueError(f"the API server says {about.get('code')}: {about.get('message')}")
         meta = about["metadata"]
         self._version = meta["resourceVersion"]
@@ -171,5 +171,5 @@ class _Listing:
             return cast("aiohttp.ClientResponse", answer)
         answer.close()
         if answer.status == _GONE:
-            raise Expired
+            raise Expired("the API server no longer knows what is asked for")
         raise ValueError(f"the API server answers {answer.status}{_REMEDIES.get(answer.status, '')}")

@@ -106,4 +106,5 @@ class DiscoveryWatch:
             try:
                 await source.watch(teller)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a source, what is known serves on
-                await asyncio.sleep(teller.failed(f"{type(error).__name__}: {error}"))
+                told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                await asyncio.sleep(teller.failed(told))
