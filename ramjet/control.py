@@ -101,8 +101,7 @@ class Control:
         self._replicas = {name: each for name, each in self._replicas.items() if stays(each)} | wanted
         self._router.change_policy(policy_of(settings))
         self.membership.listen_to([each.name for each in settings.discovery.sources])
-        self.discovery.sources = sources_of(settings)
-        self.discovery.sync()
+        self.discovery.change(sources_of(settings))
         self.settle(anew=True)
         return [key for key in ONLY_AT_START if _value(self._started_with, key) != _value(settings, key)]
 

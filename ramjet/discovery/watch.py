@@ -6,11 +6,7 @@ import asyncio
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-import structlog
-
 from ramjet.core.membership import Found
-
-log = structlog.get_logger()
 
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 1.0, 30.0
 """Between two attempts at a source that fails."""
@@ -70,17 +66,21 @@ class Teller:
 
 
 class DiscoveryWatch:
-    """Runs a loop for each source; `sync` after `sources` has changed."""
+    """Runs a loop for each source."""
 
     name = "discovery"
 
     def __init__(self, sources: Sequence[Source], listener: Listener) -> None:
-        self.sources = sources
+        self._sources = sources
+        self._dropped: set[Source] = set()
+        """Those that were not wanted in between: whoever is wanted again is asked anew."""
         self._listener = listener
         self._changed = asyncio.Event()
 
-    def sync(self) -> None:
-        """Look at the sources again."""
+    def change(self, sources: Sequence[Source]) -> None:
+        """Ask these from now on; who is asked already goes on."""
+        self._dropped |= set(self._sources) - set(sources)
+        self._sources = sources
         self._changed.set()
 
     async def run(self) -> None:
@@ -89,9 +89,10 @@ class DiscoveryWatch:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
-                for gone in tasks.keys() - set(self.sources):
+                for gone in tasks.keys() & self._dropped:
                     tasks.pop(gone).cancel()
-                for source in self.sources:
+                self._dropped.clear()
+                for source in self._sources:
                     if source not in tasks:
                         tasks[source] = group.create_task(self._follow(source), name=f"discovery {source.name}")
                 try:
