@@ -150,7 +150,11 @@ async def running(
         front, drain = proxy_runner(handler, router.fleet, bounds), partial(_drain, handler, control)
         context = None if tls is None else tls.context
         url = await _listen(stack, settings.listen, front, tls=context, before_stop=drain)
-        watches = {"health": health.run, "stats": stats.run, "kv events": kv_watch.run, "discovery": control.discovery.run} if watch else {}
+        watches = (
+            {"health": health.run, "stats": stats.run, "kv events": kv_watch.run, "discovery": control.discovery.run}
+            if watch
+            else {}
+        )
         await _in_background(stack, watches if tls is None else {**watches, "certificate": tls.run})
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
         yield Running(url, admin_url, router, handler, metrics, control, health, stats)

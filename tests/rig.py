@@ -15,6 +15,7 @@ from ramjet.app import Running, running
 from ramjet.config import Settings, load
 from ramjet.core.feed import Feed
 from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.membership import Membership
 from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
@@ -99,8 +100,11 @@ def watched(router: Router, now: Callable[[], float] = lambda: 0.0) -> Metrics:
     """Metrics with the gauges of a router whose engines have said what they do."""
     loads = (Loads(running=1, waiting=0, waiting_tokens=0, used_tokens=0),)
     seen = {each.name: Seen(facts=Facts(engine="sglang", version="0.5.23"), loads=loads) for each in router.fleet}
+    membership = Membership()
+    membership.listen_to(["a source"])
+    membership.told("a source", (), 0.0)
     metrics = Metrics(router.fleet.replicas)
-    metrics.registry.register(Gauges(router, now, seen))
+    metrics.registry.register(Gauges(router, now, seen, membership))
     return metrics
 
 

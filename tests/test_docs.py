@@ -19,12 +19,14 @@ import pytest
 import yaml
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client import Metric
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from structlog.testing import capture_logs
 
 from ramjet.admin.server import admin_app
 from ramjet.build import fleet_of, policy_of, polling_of
 from ramjet.cli import demo_command, main, serve_command
-from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, keys, load
+from ramjet.config import ENV_PREFIX, ConfigError, ReplicaSettings, Settings, SourceSettings, keys, load
 from ramjet.control import ONLY_AT_START, Control
 from ramjet.core.admission import Obstacle
 from ramjet.core.bodies import LEAST_BYTES, MOST_BYTES
@@ -88,6 +90,17 @@ def documented_keys() -> Iterator[str]:
         yield key
         if key == "replicas":
             yield from (f"replicas.{name}" for name in ReplicaSettings.model_fields)
+        if key == "discovery.sources":
+            yield from source_fields()
+
+
+def source_fields(model: type[BaseModel] = SourceSettings, prefix: str = "discovery.sources.") -> dict[str, FieldInfo]:
+    """The keys of a source; the template's are those of a replica."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        kinds = [kind for kind in get_args(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        fields |= source_fields(kinds[0], f"{prefix}{name}.") if kinds else {prefix + name: field}
+    return fields
 
 
 def test_every_key_has_a_section() -> None:
@@ -130,6 +143,26 @@ def test_section_of_a_replica_names_its_default(name: str) -> None:
         shown = re.fullmatch(r".* · default `(.*)`", facts)
         assert shown
         assert yaml.safe_load(shown[1]) == field.default
+    assert reasons.strip()
+
+
+@pytest.mark.parametrize("name", list(source_fields()))
+def test_section_of_a_source_names_its_default(name: str) -> None:
+    """
+    The same for the keys of a source, which have no variables either.
+    """
+    facts, _, reasons = sections(CONFIGURATION)[name].partition("\n")
+    field = source_fields()[name]
+
+    if field.is_required():
+        assert facts.endswith(", required")
+    else:
+        shown = re.fullmatch(r".* · default `(.*)`", facts)
+        assert shown
+        default = (
+            field.default.model_dump(exclude_unset=True) if isinstance(field.default, BaseModel) else field.default
+        )
+        assert yaml.safe_load(shown[1]) == default
     assert reasons.strip()
 
 

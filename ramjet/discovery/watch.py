@@ -68,8 +68,6 @@ class Teller:
 class DiscoveryWatch:
     """Runs a loop for each source."""
 
-    name = "discovery"
-
     def __init__(self, sources: Sequence[Source], listener: Listener) -> None:
         self._sources = sources
         self._dropped: set[Source] = set()
