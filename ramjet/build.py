@@ -184,7 +184,9 @@ def _source_of(each: SourceSettings) -> Source:
         given = each.dns.model_dump(exclude={"resolver"})
         return Dns(name=each.name, resolver=(host.strip("[]"), int(port)) if asked else None, **given)
     assert each.kubernetes is not None, "a source has one of the three"
-    return Kubernetes(name=each.name, **each.kubernetes.model_dump())
+    named = each.kubernetes.port
+    number = int(named) if named is not None and named.isdigit() else named
+    return Kubernetes(name=each.name, port=number, **each.kubernetes.model_dump(exclude={"port"}))
 
 
 def tls_of(settings: Settings) -> Certificate | None:

@@ -6,6 +6,7 @@ The model is the documentation: `config/ramjet.yaml` and `docs/configuration.md`
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 from collections import Counter
@@ -17,7 +18,17 @@ from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -190,6 +201,28 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _server(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        is_server = port.isdigit() and 0 < int(port) <= 65_535 and host.startswith("[") == (":" in host)
+    except ValueError:
+        is_server = False
+    if not is_server:
+        raise ValueError(
+            "write it as ADDRESS:PORT, for example 127.0.0.1:8600 or [::1]:53; names are what it is asked for"
+        )
+    return value
+
+
+def _port(value: object) -> str:
+    is_number = (type(value) is int or (isinstance(value, str) and value.isdigit())) and 0 < int(value) <= 65_535
+    is_name = isinstance(value, str) and re.fullmatch(r"(?=[0-9-]*[a-z])[a-z0-9]([a-z0-9-]*[a-z0-9])?", value)
+    if not (is_number or is_name):
+        raise ValueError("give the port's name in the Service, or a number from 1 to 65535")
+    return str(value)
+
+
 Pattern = Annotated[str, AfterValidator(_pattern)]
 PortNumber = Annotated[int, Field(ge=1, le=65_535)]
 
@@ -211,7 +244,7 @@ class DnsSourceSettings(_Part):
     )
     port: PortNumber | None = Field(default=None, description="where replicas listen; needed for A and AAAA")
     url: Pattern = Field(default="http://{host}:{port}", description="what a replica's url is made of")
-    resolver: Annotated[str, AfterValidator(_address)] | None = Field(
+    resolver: Annotated[str, AfterValidator(_server)] | None = Field(
         default=None, description="who is asked, ADDRESS:PORT; null = as /etc/resolv.conf says"
     )
     least_s: Seconds = Field(default=1.0, description="s between two questions at least, however short the TTL")
@@ -237,7 +270,7 @@ class KubernetesSourceSettings(_Part):
     selector: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="labels of EndpointSlices, as app=glm,tier=gpu; they have their Service's"
     )
-    port: PortNumber | str | None = Field(
+    port: Annotated[str, BeforeValidator(_port)] | None = Field(
         default=None, description="name or number of the port; null = the only one there is"
     )
     url: Pattern = Field(default="http://{host}:{port}", description="what a replica's url is made of")
@@ -291,7 +324,7 @@ class DiscoverySettings(_Part):
     def _consistent(self) -> DiscoverySettings:
         twice = [name for name, times in Counter(each.name for each in self.sources).items() if times > 1]
         if twice:
-            raise ValueError(f"the name {twice[0]} is given twice; each source needs its own")
+            raise ValueError(f"sources: the name {twice[0]} is given twice; each source needs its own")
         return self
 
 

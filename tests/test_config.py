@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramjet.build import sources_of
 from ramjet.config import ConfigError, Settings, descriptions, dump, keys, load, replica_url, unknown_variables
+from ramjet.discovery.dns import Dns
+from ramjet.discovery.file import File
+from ramjet.discovery.kubernetes import Kubernetes
 
 ONE = "replicas: [{name: a, url: 'http://10.0.0.7:30000'}]\n"
+SOURCE = "discovery: {{sources: [{{name: a, {}}}]}}"
 TWO = "replicas: [{name: a, url: 'http://10.0.0.7:30000'}, {name: b, url: 'http://10.0.0.8:30000'}]\n"
 
 
@@ -65,6 +70,21 @@ def refused(file: Path, text: str | bytes, overrides: dict[str, Any] | None = No
         ("replicas: [{name: a, url: 'http://h', kv_events: 'tcp://h:0'}]", ["kv_events", "'tcp://h:0' given"]),
         ("replicas: [{name: a, url: 'http://h', kv_events: 'tcp://h:65536'}]", ["kv_events", "tcp://HOST:PORT"]),
         ("replicas: [{name: a, url: 'http://h', kv_events_replay: 'tcp://h:1'}]", ["replicas.0", "without kv_events"]),
+        ("discovery: {sources: [{name: a}]}", ["discovery.sources.0", "give one of file, dns and kubernetes"]),
+        (SOURCE.format("dns: {host: h, port: 1}, file: {path: p}"), ["discovery.sources.0", "give one of file, dns"]),
+        (SOURCE.format("dns: {host: h}"), ["discovery.sources.0.dns", "port is missing, and A records say none"]),
+        (SOURCE.format("dns: {host: h, record: SRV, port: 1}"), ["sources.0.dns", "SRV records say it themselves"]),
+        (SOURCE.format("dns: {hst: h, port: 1}"), ["sources.0.dns.hst", "did you mean discovery.sources.dns.host?"]),
+        (SOURCE.format("dns: {host: h, port: 1, url: 'http://h'}"), ["sources.0.dns.url", "write it as http://{host}:{port}"]),
+        (SOURCE.format("dns: {host: h, port: 1, url: '{host}'}"), ["sources.0.dns.url", "write it as http://{host}:{port}"]),
+        (SOURCE.format("dns: {host: h, port: 1, url: 'http://{host}:{x}'}"), ["sources.0.dns.url", "http://{host}:{port}"]),
+        (SOURCE.format("dns: {host: h, port: 1, resolver: 'ns:53'}"), ["dns.resolver", "'ns:53' given", "ADDRESS:PORT"]),
+        (SOURCE.format("kubernetes: {}"), ["discovery.sources.0.kubernetes", "give service or selector"]),
+        (SOURCE.format("kubernetes: {service: s, port: 0}"), ["sources.0.kubernetes.port", "0 given", "from 1 to 65535"]),
+        (SOURCE.format("kubernetes: {service: s, port: [1]}"), ["sources.0.kubernetes.port", "a list given", "name in the"]),
+        (SOURCE.format("file: {path: p}, replica: {name: n}"), ["sources.0.replica.name", "no such key"]),
+        (SOURCE.format("file: {path: p}, replica: {kv_events_replay: 'tcp://{host}:1'}".replace("{host}", "h")), ["without kv_events"]),
+        ("discovery: {sources: [{name: a, file: {path: p}}, {name: a, file: {path: q}}]}", ["sources: the name a is given twice"]),
         (TWO.replace("name: b", "name: a"), ["replicas", "the name a is given twice", "its own"]),
         (TWO.replace("10.0.0.8", "10.0.0.7"), ["the url http://10.0.0.7:30000 is given twice", "its own"]),
         (TWO.replace("10.0.0.8:30000", "10.0.0.7:30000/v1/"), ["the url http://10.0.0.7:30000 is given twice"]),
@@ -149,10 +169,41 @@ def test_what_is_meant_to_be_secret_is_never_shown(file: Path) -> None:
     Neither the deployment's secret nor what stands under a key that Ramjet does not know.
     """
     for text in (
+        SOURCE.format("file: {path: p}, replica: {api_key: [hunter2]}"),
         "secret: hunter2", "secret: {a: hunter2}", "secrt: hunter2", "admin_token: hunter2", "client_keys: [hunter2]",
         ONE.replace("}", ", api_key: [hunter2]}"), ONE.replace("}", ", apikey: hunter2}"),
     ):  # fmt: skip
         assert "hunter2" not in refused(file, text)
+
+
+def test_sources_are_as_they_are_given(file: Path) -> None:
+    """
+    With their defaults, a key of their replicas masked; whoever has a source needs no replica, and may name one to come.
+    """
+    text = """
+discovery:
+  drain_s: 5
+  sources:
+    - {name: k, kubernetes: {service: glm, port: 30000}, replica: {api_key: hunter2, kv_events: "tcp://{host}:5557"}}
+    - {name: l, kubernetes: {selector: "app=glm", port: http}}
+    - {name: s, dns: {host: _http._tcp.glm, record: SRV, resolver: "[::1]:53"}}
+    - {name: f, file: {path: replicas.yaml}}
+replicas: [{name: a, url: "http://h"}]
+routing: {long_prompt: {replicas: [glm-0]}}
+"""
+    settings = load(written(file, text))
+    k, labels, s, f = sources_of(settings)
+
+    assert isinstance(k, Kubernetes)
+    assert (k.name, k.service, k.port, k.namespace, k.url) == ("k", "glm", 30000, None, "http://{host}:{port}")
+    assert isinstance(labels, Kubernetes)
+    assert (labels.selector, labels.port) == ("app=glm", "http")
+    assert s == Dns(
+        name="s", host="_http._tcp.glm", record="SRV", port=None, url="http://{host}:{port}", resolver=("::1", 53),
+        least_s=1.0, most_s=30.0, timeout_s=5.0,
+    )  # fmt: skip
+    assert f == File(name="f", path=Path("replicas.yaml"))
+    assert "hunter2" not in dump(settings)
 
 
 # -- URLs -------------------------------------------------------------------------------------------------------------
@@ -461,3 +512,16 @@ def test_kv_events_without_the_library_say_how_to_get_it(file: Path, monkeypatch
     told = refused(file, text)
     assert "replicas.0.kv_events: 'tcp://[::1]:5557' given: needs pyzmq" in told
     assert "pip install 'ramjet-lb[kvevents]'" in told
+
+
+def test_a_source_in_kubernetes_without_the_library_says_how_to_get_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    At the start, and not when the first replica is looked for.
+    """
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # as where it was never installed
+
+    told = refused(file, SOURCE.format("kubernetes: {service: glm}"))
+    assert "discovery.sources.0.kubernetes: a mapping given: needs kubernetes_asyncio" in told
+    assert "pip install 'ramjet-lb[kubernetes]'" in told

@@ -82,10 +82,14 @@ class Kubernetes:
         from kubernetes_asyncio import client, config  # noqa: PLC0415 - an extra
 
         configuration = client.Configuration()
-        if self.kubeconfig is not None:
-            await config.load_kube_config(str(self.kubeconfig), client_configuration=configuration)
-        else:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        try:
+            if self.kubeconfig is not None:
+                await config.load_kube_config(str(self.kubeconfig), client_configuration=configuration)
+            else:
+                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except config.ConfigException as error:
+            remedy = "give one that can" if self.kubeconfig else "outside of a pod give kubeconfig and namespace"
+            raise ValueError(f"{self.kubeconfig or 'the service account'} cannot be used: {error}; {remedy}") from None
         async with client.ApiClient(configuration) as connection:
             yield client.DiscoveryV1Api(connection)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,17 @@ async def test_a_server_that_is_gone_is_asked_until_it_is_back(tmp_path: Path) -
             await ear.says(at(1, 2))
     finally:
         await watching.__aexit__(None, None, None)
+
+
+async def test_outside_of_a_pod_somebody_has_to_say_where_the_server_is(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The message says what to give.
+    """
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with heard(replace(source(tmp_path, server), kubeconfig=None)) as ear:
+        await ear.fails("the service account cannot be used: Service host/port is not set.; outside of a pod give")
 
 
 async def test_a_word_that_cannot_be_is_a_failure(tmp_path: Path, server: ApiServer) -> None:
