@@ -22,9 +22,6 @@ from ramjet.core.policies import (
 )
 from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
-from ramjet.discovery.dns import Dns
-from ramjet.discovery.file import File
-from ramjet.discovery.kubernetes import Kubernetes
 from ramjet.discovery.watch import Source
 from ramjet.proxy.options import Options
 from ramjet.watch.health import Probing
@@ -176,17 +173,19 @@ def sources_of(settings: Settings) -> list[Source]:
 
 
 def _source_of(each: SourceSettings) -> Source:
+    # Most have none, and start without.
+    from ramjet.discovery import dns, file, kubernetes  # noqa: PLC0415
+
     if each.file is not None:
-        return File(name=each.name, path=each.file.path)
+        return file.File(name=each.name, path=each.file.path)
     if each.dns is not None:
-        asked = each.dns.resolver
-        host, _, port = (asked or "").rpartition(":")
-        given = each.dns.model_dump(exclude={"resolver"})
-        return Dns(name=each.name, resolver=(host.strip("[]"), int(port)) if asked else None, **given)
-    assert each.kubernetes is not None, "a source has one of the three"
+        host, _, port = (each.dns.resolver or "").rpartition(":")
+        resolver = (host.strip("[]"), int(port)) if host else None
+        return dns.Dns(name=each.name, resolver=resolver, **each.dns.model_dump(exclude={"resolver"}))
+    assert each.kubernetes is not None, "a source is one of the three"
     named = each.kubernetes.port
     number = int(named) if named is not None and named.isdigit() else named
-    return Kubernetes(name=each.name, port=number, **each.kubernetes.model_dump(exclude={"port"}))
+    return kubernetes.Kubernetes(name=each.name, port=number, **each.kubernetes.model_dump(exclude={"port"}))
 
 
 def tls_of(settings: Settings) -> Certificate | None:

@@ -174,7 +174,13 @@ def test_serving_loads_neither_the_demo_nor_what_is_simulated_or_probed() -> Non
     others = [
         f"ramjet.{name}" for name in ("demo", "replica", "plan", "probes", "report", "sim", "lab", "console", "check")
     ]
-    others += ["dns", "kubernetes_asyncio", "zmq"]  # which are for those who use them
+    others += [
+        "ramjet.discovery.dns",
+        "ramjet.discovery.kubernetes",
+        "dns",
+        "kubernetes_asyncio",
+        "zmq",
+    ]  # which are for those who use them
     assert [each for each in loaded if any(under(each, other) for other in others)] == []
 
 

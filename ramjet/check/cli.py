@@ -49,7 +49,8 @@ def check(path: Path | None, replicas: tuple[dict[str, str], ...], *, quick: boo
     """
     settings = settings_of(path, {"replicas": list(replicas)} if replicas else {})
     if not settings.replicas:
-        raise click.ClickException(NO_REPLICAS)
+        listed = "only replicas that are listed are asked, not those of discovery: name them with --replica NAME=URL"
+        raise click.ClickException(listed if settings.discovery.sources else NO_REPLICAS)
     ours = _ours(settings)
     fleet = _look(settings, ours, quick=quick)
     found = find(fleet, ours)

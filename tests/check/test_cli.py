@@ -130,15 +130,21 @@ async def test_the_configuration_is_what_would_serve(tmp_path: Path) -> None:
     assert "sesame" not in result.stdout + result.stderr
 
 
-async def test_what_cannot_be_checked() -> None:
+async def test_what_cannot_be_checked(tmp_path: Path) -> None:
     """
-    No replicas, and a name without a URL: an error with the remedy, and nothing on standard output.
+    No replicas, those that are only found, and a name without a URL: an error with the remedy, and nothing on standard
+    output.
     """
     nobody = await invoke()
+    path = tmp_path / "ramjet.yaml"
+    path.write_text("discovery: {sources: [{name: s, file: {path: replicas.yaml}}]}")
+    found = await invoke("--config", str(path))
     wrong = await invoke("--replica", "a")
 
     assert (nobody.exit_code, nobody.stdout) == (1, "")
     assert "--replica NAME=URL" in nobody.stderr
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert "not those of discovery: name them with --replica NAME=URL" in found.stderr
     assert (wrong.exit_code, wrong.stdout) == (2, "")
     assert "write it as NAME=URL" in wrong.stderr
 
