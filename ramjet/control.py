@@ -75,8 +75,6 @@ class Control:
         """Which of them were found, and by which source."""
         self.membership.listen_to([each.name for each in settings.discovery.sources])
         self.discovery = DiscoveryWatch(sources_of(settings), self)
-        self._drained_by_hand: set[str] = set()
-        """Replicas, or ranks, that are not enabled when a source names them again."""
         self._reported_ranks: dict[str, int] = {}
         """How many ranks there are, by URL, as the engines there say."""
 
@@ -150,8 +148,7 @@ class Control:
             KeyError: there is no such replica.
         """
         for each in self._find(name):
-            each.draining = True
-            self._drained_by_hand.add(each.name)
+            each.draining = each.drained_by_hand = True
         log.info("replica_draining", replica=name, source=None)
 
     def enable(self, name: str) -> None:
@@ -161,8 +158,7 @@ class Control:
             KeyError: there is no such replica.
         """
         for each in self._find(name):
-            each.draining = False
-            self._drained_by_hand.discard(each.name)
+            each.draining = each.drained_by_hand = False
         log.info("replica_enabled", replica=name, source=None)
 
     def ranked(self, url: str, ranks: int) -> None:
@@ -264,7 +260,7 @@ class Control:
                 each.to_prove()
         for name in (*changes.drained, *changes.enabled):
             for each in fleet.named(name):
-                each.draining = name in changes.drained or each.name in self._drained_by_hand
+                each.draining = name in changes.drained or each.drained_by_hand
         self._say(changes)
 
     def _say(self, changes: Changes) -> None:

@@ -73,6 +73,8 @@ class Replica:
     state: State = State.UP
     """Believed up until shown otherwise, so that a proxy just started serves at once."""
     draining: bool = False
+    drained_by_hand: bool = False
+    """Whether it is an operator who wants that: whoever has found it does not change it."""
     unproven: bool = False
     """It was found, and no probe of it has been good yet: until one is it gets nothing, for it may still be starting."""
     failures: int = 0
@@ -211,7 +213,7 @@ class Replica:
     def take_over(self, other: Replica) -> None:
         """Be as healthy as a replica at the same URL, as drained, and with the same models."""
         self.state, self.draining, self.models = other.state, other.draining, other.models
-        self.unproven = other.unproven
+        self.drained_by_hand, self.unproven = other.drained_by_hand, other.unproven
         self.failures, self.successes, self.last_error = other.failures, other.successes, other.last_error
         self.delivered_at, self.reported = other.delivered_at, other.reported
 

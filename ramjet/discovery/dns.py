@@ -59,8 +59,11 @@ class Dns:
         while True:
             try:
                 found, ttl_s = await self._look()
-                teller.found([*(before | found).values()])
-                before, wait_s = found, min(max(ttl_s, self.least_s), self.most_s)
+                if found:
+                    teller.found([*(before | found).values()])
+                    before, wait_s = found, min(max(ttl_s, self.least_s), self.most_s)
+                else:
+                    wait_s = teller.failed(f"no target of {self.host} has an address", empty=True)
             except (NXDOMAIN, NoAnswer) as error:
                 # All replicas gone at once, and a server that has just started and knows nothing yet, look the same.
                 wait_s = teller.failed(_said(error), empty=True)

@@ -7,12 +7,13 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.discovery.support import free_port
 
 DNSMASQ = shutil.which("dnsmasq") or "/usr/sbin/dnsmasq"
 needs_dnsmasq = pytest.mark.skipif(
@@ -27,7 +28,6 @@ class DnsServer:
     hosts: Path
     port: int
     ttl_s: int = 1
-    options: Sequence[str] = ()
     _process: asyncio.subprocess.Process | None = field(default=None)
 
     @property
@@ -40,7 +40,8 @@ class DnsServer:
         lines = [f"{address} {name}.test" for name, addresses in names.items() for address in addresses]
         self.hosts.write_text("\n".join(lines) + "\n")
         if self._process is not None:
-            os.kill(self._process.pid, signal.SIGHUP)
+            self._process.send_signal(signal.SIGHUP)
+            await self._has_read()
 
     async def start(self, *options: str) -> None:
         """Begin to answer, with what else its command line says."""
@@ -50,12 +51,19 @@ class DnsServer:
             f"--port={self.port}", "--local=/test/", f"--local-ttl={self.ttl_s}", f"--addn-hosts={self.hosts}",
             *options, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
+        await self._has_read()
+
+    async def _has_read(self) -> None:
+        """Wait until it says that it has read the file."""
+        assert self._process is not None
         assert self._process.stderr is not None
+        said = b""
         async with asyncio.timeout(10):
             while line := await self._process.stderr.readline():
-                if b"read " in line or b"cannot" in line or b"failed" in line:
-                    break
-        assert b"read " in line, line
+                said += line
+                if b"read " in line:
+                    return
+        raise AssertionError(f"dnsmasq has ended: {said.decode()}")
 
     async def stop(self) -> None:
         """Answer nothing more; its port is closed."""
@@ -68,10 +76,7 @@ class DnsServer:
 @contextlib.asynccontextmanager
 async def dns_server(folder: Path, *options: str, ttl_s: int = 1) -> AsyncIterator[DnsServer]:
     """A server that answers inside the context."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    server = DnsServer(folder / "hosts", port, ttl_s)
+    server = DnsServer(folder / "hosts", free_port(["127.0.0.1"]), ttl_s)
     server.hosts.touch()
     await server.start(*options)
     try:

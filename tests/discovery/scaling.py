@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from ramjet.demo.traffic import TurnResult, drive
 from ramjet.replica.server import running_replica
 from tests.discovery.dns_server import dns_server
-from tests.discovery.support import until
+from tests.discovery.support import free_port, until
 from tests.replica.support import FAST, attention
 from tests.rig import Front, ramjet
 
@@ -45,17 +44,6 @@ class Phase:
             "turns moved, replica there": self.moved_for_nothing,
             "prompt tokens reused": f"{self.cached_tokens / max(1, self.prompt_tokens):.1%}",
         }
-
-
-def free_port(hosts: Iterable[str]) -> int:
-    """A port that is free at all of them."""
-    with contextlib.ExitStack() as stack:
-        port = 0
-        for host in hosts:
-            taken = stack.enter_context(socket.socket())
-            taken.bind((host, port))
-            port = taken.getsockname()[1]
-    return port
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ramjet.core.membership import Found
@@ -59,6 +61,17 @@ class Ear:
                 self._news.clear()
                 await self._news.wait()
         return next(empty for error, empty in self.failures[begin:] if words in error)
+
+
+def free_port(hosts: Iterable[str]) -> int:
+    """A port that is free at all of them, for TCP and UDP, and below those that connections are given."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for host in hosts:
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                    stack.enter_context(socket.socket(socket.AF_INET, kind)).bind((host, port))
+            return port
 
 
 async def until(holds: Callable[[], bool], within_s: float = 15.0) -> None:

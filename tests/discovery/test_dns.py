@@ -135,6 +135,16 @@ async def test_no_such_name_is_no_word(tmp_path: Path, record: str) -> None:
     assert ear.words == []
 
 
+async def test_targets_without_an_address_are_no_word(tmp_path: Path) -> None:
+    """
+    They are an empty answer, too.
+    """
+    async with dns_server(tmp_path, "--srv-host=_http._tcp.glm.test,gone.test,80") as server:
+        async with heard(source(server, host="_http._tcp.glm.test", record="SRV", port=None)) as ear:
+            assert await ear.fails("no target of _http._tcp.glm.test has an address") is True
+    assert ear.words == []
+
+
 async def test_what_was_known_is_known_again_after_an_outage(tmp_path: Path) -> None:
     """
     A name that is gone for a moment, a server that is gone, and one that says that it cannot.

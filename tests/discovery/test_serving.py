@@ -19,8 +19,8 @@ from ramjet.config import ReplicaSettings
 from ramjet.discovery import file, watch
 from tests.discovery.api_server import api_server, endpoint, kubeconfig, slice_of
 from tests.discovery.dns_server import dns_server, needs_dnsmasq
-from tests.discovery.scaling import HOSTS, free_port, replicas
-from tests.discovery.support import until
+from tests.discovery.scaling import HOSTS, replicas
+from tests.discovery.support import free_port, until
 from tests.operations.support import CHAT, QUICK_HEALTH, Held, Streams, body, config, live, longer
 from tests.rig import Front, quick_engine, ramjet, settings_for
 from tests.scripted import Connection, Seen, scripted_engine
@@ -184,7 +184,7 @@ async def test_one_that_is_gone_finishes_what_it_runs(tmp_path: Path, client: ht
             scrape = front.running.control.scrape().decode()
             assert 'replica="b"' in scrape
             assert 'replica="a"' not in scrape
-            assert front.running.watch.running == front.running.stats.running == 1
+            await until(lambda: front.running.watch.running == front.running.stats.running == 1)
 
 
 async def test_one_that_returns_keeps_only_what_it_has(tmp_path: Path, client: httpx.AsyncClient) -> None:
@@ -208,8 +208,12 @@ async def test_one_that_returns_keeps_only_what_it_has(tmp_path: Path, client: h
             assert front.router.fleet["a"] is before
             assert front.router.fleet["b"].draining, "what an operator has drained stays so"
 
+            listed.write(a=one.url)
+            await until(lambda: "b" not in front.router.fleet.replicas)
             listed.write(b=other.url, a=two.url)
             await until(lambda: front.router.fleet["a"].url == two.url)
+            assert states(front)["b"] != "draining", "another one has never been drained"
+            front.running.control.drain("b")
             await up(front, "a")
             assert front.router.resident_tokens("a") == 0
             assert front.metric("ramjet_requests_total", replica="a") == 0
