@@ -27,8 +27,8 @@ class Phase:
     replicas: int
     turns: int = 0
     errors: list[str] = field(default_factory=list)
-    moved_for_nothing: int = 0
-    """Turns that went elsewhere although the replica of the turn before still served."""
+    moved_for_nothing: list[str] = field(default_factory=list)
+    """Turns that went elsewhere although the replica of the turn before still served, with the reason."""
     moved: int = 0
     """Turns that went elsewhere because it was gone."""
     prompt_tokens: int = 0
@@ -41,7 +41,7 @@ class Phase:
             "turns": self.turns,
             "errors": len(self.errors),
             "turns moved, replica gone": self.moved,
-            "turns moved, replica there": self.moved_for_nothing,
+            "turns moved, replica there": len(self.moved_for_nothing),
             "prompt tokens reused": f"{self.cached_tokens / max(1, self.prompt_tokens):.1%}",
         }
 
@@ -68,9 +68,12 @@ async def scaled(folder: Path, *, conversations: int, turns: int, think_s: float
         resolver = "{}:{}".format(*server.resolver)
         dns = {"host": "glm.test", "port": port, "resolver": resolver, "least_s": 0.05}
         await server.write(glm=PHASES["2"])
-        async with ramjet(
-            {}, watch=True, discovery={"sources": [{"name": "glm", "dns": dns}]}, health={"interval_s": 0.5}
-        ) as front:
+        given = {
+            "discovery": {"sources": [{"name": "glm", "dns": dns}]},
+            "health": {"interval_s": 0.5},
+            "routing": {"leave_s": 60.0},  # so that load moves nobody: what is looked at is what discovery does
+        }
+        async with ramjet({}, watch=True, **given) as front:
             now = 0
 
             def seen(result: TurnResult, offset: int) -> None:
@@ -83,7 +86,7 @@ async def scaled(folder: Path, *, conversations: int, turns: int, think_s: float
                 if home not in {None, result.replica}:
                     gone = home not in front.router.fleet.replicas or front.router.fleet[str(home)].draining
                     phase.moved += gone
-                    phase.moved_for_nothing += not gone
+                    phase.moved_for_nothing += [] if gone else [f"turn {result.turn}: {result.reason}"]
                 homes[number] = result.replica
 
             async def work(count: int, offset: int) -> None:
