@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ramjet.config_file import read_document
 from ramjet.core.membership import Found
@@ -61,9 +61,9 @@ def replicas_in(path: Path) -> list[Found]:
         raise ValueError(f"{path}: must be a list of replicas, as in the configuration, or have one under replicas")  # noqa: TRY004
     found = [_found(path, number, each) for number, each in enumerate(listed)]
     for what in ("name", "url"):
-        values = [getattr(each, what) for each in found]
-        if twice := next((value for value in values if values.count(value) > 1), None):
-            raise ValueError(f"{path}: the {what} {twice} is given twice; each replica needs its own")
+        times = Counter(getattr(each, what) for each in found)
+        if twice := next((each.name for each in found if times[getattr(each, what)] > 1), None):
+            raise ValueError(f"{path}: the {what} of {twice} is given twice; each replica needs its own")
     return found
 
 
@@ -73,5 +73,7 @@ def _found(path: Path, number: int, given: Any) -> Found:
     if not isinstance(given, Mapping) or not isinstance(given.get("url"), str):
         raise ValueError(f"{path}: replicas.{number}: has no url; write it as {{url: 'http://10.0.0.7:30000'}}")  # noqa: TRY004
     more = {key: value for key, value in given.items() if key not in {"name", "url"}}
-    name = given.get("name", name_of(re.sub(r"[\[\]]", "", urlsplit(given["url"]).netloc)))
+    # What is wrong with the URL is said where it is read; a password in it must not become a name.
+    place = given["url"].partition("://")[2].partition("/")[0].rpartition("@")[2]
+    name = given.get("name", name_of(re.sub(r"[\[\]]", "", place)))
     return Found(name if isinstance(name, str) else str(name), given["url"], more=more)

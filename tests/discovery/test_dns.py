@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import dns.message
+import dns.rcode
 import dns.resolver
 import pytest
 
@@ -40,14 +42,15 @@ def at(*numbers: int) -> dict[str, str]:
 
 async def test_an_address_is_a_replica(tmp_path: Path) -> None:
     """
-    It comes and goes with its record, when the answer's time to live is over.
+    It comes and goes with its record, when the answer's time to live is over. An answer that is too long for a packet is
+    fetched over TCP.
     """
     async with dns_server(tmp_path) as server:
         await server.write(glm=["127.0.0.1", "127.0.0.2"], other=["127.0.0.9"])
         async with heard(source(server)) as ear:
             await ear.says(at(1, 2))
-            await server.write(glm=[f"127.0.0.{number}" for number in range(2, 40)])
-            await ear.says(at(*range(2, 40)))
+            await server.write(glm=[f"127.0.0.{number}" for number in range(2, 200)])
+            await ear.says(at(*range(2, 200)))
             await server.write(glm=["127.0.0.3"])
             await ear.says(at(3))
     assert ear.failures == []
@@ -175,6 +178,34 @@ async def test_a_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
         async with heard(source(server, timeout_s=0.3)) as ear:
             assert await ear.fails("lifetime expired") is False
             assert await ear.fails("lifetime expired") is False
+
+
+async def test_a_server_that_cannot_say_is_asked_again(tmp_path: Path) -> None:
+    """
+    SERVFAIL is no word, and neither is what is no answer at all.
+    """
+    answers: list[bytes] = []
+
+    class Failing(asyncio.DatagramProtocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = cast("asyncio.DatagramTransport", transport)
+
+        def datagram_received(self, data: bytes, addr: Any) -> None:
+            answer = dns.message.make_response(dns.message.from_wire(data))
+            answer.set_rcode(dns.rcode.SERVFAIL)
+            answers.append(answer.to_wire())
+            self.transport.sendto(b"?" * 40 if len(answers) % 2 else answers[-1], addr)
+
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(Failing, local_addr=("127.0.0.1", 0))
+    server = DnsServer(tmp_path / "hosts", transport.get_extra_info("sockname")[1])
+    try:
+        async with heard(source(server, timeout_s=0.5)) as ear:
+            assert await ear.fails("SERVFAIL") is False
+            assert await ear.fails("SERVFAIL") is False
+    finally:
+        transport.close()
+    assert ear.words == []
 
 
 async def test_the_system_is_asked_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

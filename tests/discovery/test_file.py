@@ -11,7 +11,8 @@ import pytest
 
 from ramjet.discovery import file
 from ramjet.discovery.file import File, replicas_in
-from tests.discovery.support import heard
+from tests.discovery.support import heard, until
+from tests.rig import ramjet
 
 ONE = {"name": "a", "url": "http://10.0.0.7:30000"}
 
@@ -65,8 +66,8 @@ def test_what_else_is_said_of_one_is_kept(tmp_path: Path) -> None:
         ("replicas: {a: http://h}", "must be a list of replicas"),
         ("- {name: a}", "replicas.0: has no url; write it as {url: 'http://10.0.0.7:30000'}"),
         ("- http://h:1\n- 7", "replicas.1: has no url"),
-        ("- {name: a, url: http://h:1}\n- {name: a, url: http://h:2}", "the name a is given twice"),
-        ("- {name: a, url: http://h:1}\n- {name: b, url: http://h:1}", "the url http://h:1 is given twice"),
+        ("- {name: a, url: http://h:1}\n- {name: a, url: http://h:2}", "the name of a is given twice"),
+        ("- {name: a, url: http://h:1}\n- {name: b, url: http://h:1}", "the url of a is given twice"),
         ("- {name: a", "line 1"),
         ("- {url: http://h:1, url: http://h:2}", "the key url is given twice"),
     ],
@@ -83,6 +84,23 @@ def test_what_is_no_word(tmp_path: Path, text: str, told: str) -> None:
 
     assert told in str(refused.value)
     assert str(refused.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("url", ["http://user:hunter2@h:1", "http://[::1", "ftp://h", ""])
+async def test_a_url_that_is_none_is_told_of_without_what_is_secret_in_it(tmp_path: Path, url: str) -> None:
+    """
+    By its host, and with what would be one; nothing else of the file counts then.
+    """
+    path = tmp_path / "replicas"
+    path.write_text(json.dumps([ONE, url]))
+    source = {"discovery": {"sources": [{"name": "list", "file": {"path": str(path)}}]}}
+    async with ramjet({}, watch=True, **source) as front:
+        listed = front.running.control.membership.heard["list"]
+        await until(lambda: listed.error is not None)
+
+    assert "url: " in str(listed.error)
+    assert "hunter2" not in str(listed.error)
+    assert len(front.router.fleet) == 0
 
 
 async def test_the_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
