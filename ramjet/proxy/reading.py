@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from ramjet.core import hints
-from ramjet.core.bodies import Bodies, Reading, Steps, whole
+from ramjet.core.bodies import Bodies, Body, Reading, Steps, whole
 from ramjet.core.prompt import Envelope, Unreadable
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
@@ -49,7 +49,7 @@ class Reader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *args, **kwargs))
 
     async def read(
-        self, given: Mapping[str, str], body: bytes, endpoint: str, request_id: str
+        self, given: Mapping[str, str], body: Body, endpoint: str, request_id: str
     ) -> tuple[Envelope | None, Arrival]:
         """What a request says around its prompt, None where no prompt can be read; and what the router sees of it.
 
@@ -80,7 +80,7 @@ class Reader:
             cuts=() if reading is None or self._router.policy.slice_s is None else reading.cuts,
         )
 
-    async def _look(self, body: bytes, endpoint: str) -> Reading:
+    async def _look(self, body: Body, endpoint: str) -> Reading:
         """Read a body: at once where little of it is new, else in steps, between which others go on.
 
         Raises:
