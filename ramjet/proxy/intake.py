@@ -20,6 +20,8 @@ from aiohttp import StreamReader, hdrs, web
 from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE, RequestHandler, RequestPayloadError
 
+from ramjet import allocator
+
 LEAST_BYTES = 256 << 10
 """A body of which less is still to come is read as aiohttp reads it: it is mostly there already."""
 FIRST_BYTES = 2 << 20
@@ -113,9 +115,9 @@ class Intake(asyncio.BufferedProtocol):
 
     def _make_room(self, came: bytes | bytearray) -> None:
         """Have a larger buffer, with what has come at its beginning."""
-        room = min(self._size, max(FIRST_BYTES, MOST_TIMES * len(came)))
-        self._takes(room - len(self._data))
-        data = bytearray(room)
+        size = min(self._size, max(FIRST_BYTES, MOST_TIMES * len(came)))
+        self._takes(size - len(self._data))
+        data = allocator.room(size)
         data[: len(came)] = came
         self._data, self._filled = data, len(came)
 
