@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
+ASIDE_BYTES = 512 << 10
+"""To read a longer body, to decide where it goes, and to send it takes a millisecond each: between them, others come."""
 _THREAD_BYTES = 128 << 10
 """A longer body that cannot be read in steps is read in a thread, so that running streams go on meanwhile."""
 
@@ -91,6 +93,8 @@ class Reader:
             work = next(steps)
         except StopIteration as end:
             reading: Reading | None = end.value
+            if len(body) > ASIDE_BYTES:
+                await asyncio.sleep(0)
         else:
             async with self._one:
                 reading = await self._in_steps(steps, work)
