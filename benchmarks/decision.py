@@ -285,7 +285,7 @@ class Scene:
     def _arrival(self, number: int, tokens: int) -> Arrival:
         """A conversation's prompt of so many tokens, its system prompt first."""
         system = self._systems[number // len(self.router.fleet) % AGENTS]
-        opening = _message(f"conversation {number}", MESSAGE_TOKENS)._replace(ends_head=True)
+        opening = _message(f"conversation {number}", MESSAGE_TOKENS, ends_head=True)
         others = [self._filler] * ((tokens - SYSTEM_TOKENS) // MESSAGE_TOKENS - 1)
         prompt = Prompt("m", stream=True, stream_options=None, namespace=b"", pieces=(system, opening, *others))
         return Arrival(
@@ -298,9 +298,9 @@ class Scene:
         )
 
 
-def _message(begins: str, tokens: int) -> Piece:
+def _message(begins: str, tokens: int, *, ends_head: bool = False) -> Piece:
     """A message of four bytes a token."""
-    return Piece(begins.encode().ljust(4 * tokens), 4 * tokens, ends_message=True)
+    return Piece(begins.encode().ljust(4 * tokens), 4 * tokens, ends_message=True, ends_head=ends_head)
 
 
 def sizes(base: Size, *, growth: bool) -> list[Size]:

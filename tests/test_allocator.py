@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from ramjet import allocator
+
 _FAULTS = """
 import resource, sys
 from ramjet.allocator import keep_freed
@@ -35,3 +37,16 @@ def test_memory_of_long_bodies_is_not_mapped_anew_for_each() -> None:
     left_alone, kept = page_faults("leave"), page_faults("keep")
 
     assert kept < 5_000 < left_alone
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_there_is_room_for_as_much_as_was_asked_for(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A buffer like any other, also where the interpreter is another.
+    """
+    if not native:
+        monkeypatch.setattr(allocator, "_new_bytearray", None)
+    for size in (0, 1, 4_097, 5_000_000):
+        made = allocator.room(size)
+        made[:] = b"x" * size
+        assert (type(made), len(made), made.count(b"x")) == (bytearray, size, size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import xxhash
 from msgspec import Struct
@@ -79,15 +79,16 @@ class Hashing:
 
     def add(self, piece: Piece) -> None:
         """The next piece."""
-        if piece.identity is not None and self.identity is None:
+        other = piece.identity
+        if other is not None and self.identity is None:
             self.identity = self.usable.copy()
         self.usable.add(piece, piece.data, piece.size)
         if self.identity is None:
             return
-        if piece.identity is None:
+        if other is None:
             self.identity.add(piece, piece.data, piece.size)
         else:
-            self.identity.add(piece, piece.identity, len(piece.identity))
+            self.identity.add(piece, other, len(other))
 
     @property
     def size_bytes(self) -> int:
@@ -123,41 +124,40 @@ class _Hashing:
     preamble: int | None = None
 
     def copy(self) -> _Hashing:
-        return replace(self, state=self.state.copy(), hashes=self.hashes[:], ends=self.ends[:])
+        state, hashes, ends = self.state.copy(), self.hashes[:], self.ends[:]
+        return _Hashing(state, hashes, ends, self.at, self.cut, self.most, self.head, self.preamble)
 
     def add(self, piece: Piece, data: bytes, size: int) -> None:
-        state, most = self.state, self.most
-        if piece.opens_head and self.at:
+        state, at, cut, most = self.state, self.at, self.cut, self.most
+        if piece.opens_head and at:
             self.preamble = state.intdigest()
+        end = at + size
         if size == len(data):
-            first, room = 0, most - (self.at - self.cut)
-            if size >= room:
-                view = memoryview(data)
-                while size - first >= room:
-                    state.update(view[first : first + room])
-                    first += room
-                    most = room = self._end_block(self.at + room)
-                data = bytes(view[first:])
-            state.update(data)
-            self.at += size - first
+            first, begins = 0, at
+            while end - cut >= most:
+                # A block ends within: the piece is read on behind it.
+                cut += most
+                state.update(memoryview(data)[first : cut - begins])
+                first = cut - begins
+                most = self._end_block(cut)
+            state.update(memoryview(data)[first:] if first else data)
         else:
             # An image: all of it is hashed, but it is not cut, and it counts for what it is worth to the engine.
             state.update(data)
-            self.at += size
-        length = self.at - self.cut
-        ends_block = length >= most or (piece.ends_message and length >= _LEAST_BLOCK_BYTES)
-        if ends_block or (piece.ends_head and length):
-            self._end_block(self.at)
+        self.at = end
+        length = end - cut
+        if length >= most or (length >= _LEAST_BLOCK_BYTES and piece.ends_message) or (length and piece.ends_head):
+            self._end_block(end)
         if piece.ends_head:
             self.head = len(self.hashes)
 
     def _end_block(self, at: int) -> int:
         """A block ends; the next may be so long."""
-        self.at = self.cut = at
+        self.cut = at
         self.hashes.append(self.state.intdigest())
         self.ends.append(at)
-        self.most = _MOST_BYTES[bisect_right(_BELOW_BYTES, at)]
-        return self.most
+        self.most = most = _MOST_BYTES[bisect_right(_BELOW_BYTES, at)]
+        return most
 
     @property
     def chain(self) -> Chain:

@@ -8,9 +8,9 @@ they are alike here; the order of JSON keys and cache markers never matter.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -44,7 +44,7 @@ class Unreadable(ValueError):
     """The body is not a prompt that this module understands; routing goes on without one."""
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """A stretch of the prompt.
 
     `size` is its length in bytes of text (an image counts `MEDIA_SIZE`). `identity` is what of it tells conversations
@@ -191,7 +191,7 @@ def opening(fields: Mapping[str, Any], endpoint: str) -> Iterator[Piece]:
         tools, system = fields.get("tools") or fields.get("functions"), fields.get("system")
     yield from _render_tools(tools)
     if system is not None:
-        yield from _render_message("system", {"content": system})
+        yield from _render_message("system", {"content": system}, system=True)
 
 
 def _render_chat(fields: Mapping[str, Any]) -> Iterator[Piece]:
@@ -269,7 +269,7 @@ class Place:
     asks: bool = False
     """The last one wants an answer."""
 
-    def render(self, message: object) -> Iterator[Piece]:
+    def render(self, message: object) -> Iterable[Piece]:
         """The next message's pieces.
 
         Raises:
@@ -279,11 +279,13 @@ class Place:
             raise Unreadable("a message is not an object")
         said = message.get("role")
         role = said if isinstance(said, str) else str(message.get("type"))
-        ends_head = self.in_head and role not in _SYSTEM_ROLES
+        system = role in _SYSTEM_ROLES
+        ends_head = self.in_head and not system
         opens_answer = self.asks and said == "assistant"
-        self.in_head = self.in_head and not ends_head
+        if ends_head:
+            self.in_head = False
         self.asks = _asks(said)
-        return _render_message(role, message, ends_head=ends_head, opens_answer=opens_answer)
+        return _render_message(role, message, system=system, ends_head=ends_head, opens_answer=opens_answer)
 
 
 def _asks(role: object) -> bool:
@@ -301,18 +303,24 @@ def turn_ends(messages: Sequence[object]) -> list[int]:
 
 
 def _render_message(
-    role: str, message: Mapping[str, Any], *, ends_head: bool = False, opens_answer: bool = False
-) -> Iterator[Piece]:
+    role: str, message: Mapping[str, Any], *, system: bool, ends_head: bool = False, opens_answer: bool = False
+) -> Iterable[Piece]:
     """A message: its role, its content, and whatever else it carries, whatever the order of its keys."""
-    system = role in _SYSTEM_ROLES
-    before, content, tail = f"{role}\0", message.get("content"), b"\1"
+    content, tail = message.get("content"), b"\1"
     if not message.keys() <= _PLAIN:
         extra = {name: value for name, value in message.items() if name not in _PLAIN and value is not None}
         tail = _canonical(extra) + tail if extra else tail
     if isinstance(content, str):
-        yield _text_piece(before, content, tail, system=system, ends_head=ends_head, opens_answer=opens_answer)
-        return
-    data = before.encode()
+        # As most are: one piece, and no generator for it.
+        before = f"{role}\0"
+        return (_text_piece(before, content, tail, system=system, ends_head=ends_head, opens_answer=opens_answer),)
+    return _render_parts(role, content, tail, system=system, ends_head=ends_head, opens_answer=opens_answer)
+
+
+def _render_parts(
+    role: str, content: object, tail: bytes, *, system: bool, ends_head: bool, opens_answer: bool
+) -> Iterator[Piece]:
+    data = f"{role}\0".encode()
     yield Piece(data, len(data), opens_head=ends_head, opens_answer=opens_answer)
     if isinstance(content, list):
         for part in content:

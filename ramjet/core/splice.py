@@ -25,14 +25,14 @@ _ASKED = b'"stream_options":{"include_usage":true}'
 _RANKS = b'"routed_dp_rank"', b'"data_parallel_rank"'
 """SGLang's fields for it, the second one's name being the older. Inside of a text their quotes would be escaped."""
 
-Buffers = tuple[bytes | memoryview, ...]
+Buffers = tuple[bytes | bytearray | memoryview, ...]
 
 
 class _StreamOptions(msgspec.Struct):
     stream_options: Any = msgspec.UNSET
 
 
-def ask_for_usage(body: bytes, prompt: Envelope, endpoint: str) -> Buffers | None:
+def ask_for_usage(body: bytes | bytearray, prompt: Envelope, endpoint: str) -> Buffers | None:
     """The body with a request for usage spliced in; None when nothing is to be asked.
 
     Nothing is asked when the request is not a stream, when the endpoint reports usage anyway, or when the client said
@@ -51,7 +51,7 @@ def ask_for_usage(body: bytes, prompt: Envelope, endpoint: str) -> Buffers | Non
     return _replace(body, b"{", asked, {"include_usage": True, **options})
 
 
-def name_rank(body: bytes, rank: int, endpoint: str) -> Buffers:
+def name_rank(body: bytes | bytearray, rank: int, endpoint: str) -> Buffers:
     """The body with the rank that is to read its prompt, at endpoints where the engine looks for it there.
 
     A client that names one itself has its way: a field that is given twice is anybody's guess.
@@ -66,13 +66,13 @@ def name_rank(body: bytes, rank: int, endpoint: str) -> Buffers:
     return _first(body, b"%s:%d" % (_RANKS[0], rank))
 
 
-def _first(body: bytes, field: bytes) -> Buffers:
+def _first(body: bytes | bytearray, field: bytes) -> Buffers:
     """The body with one more field, before all others."""
     brace = body.index(b"{") + 1
     return body[:brace] + field + b",", memoryview(body)[brace:]
 
 
-def _replace(body: bytes, old: bytes, new: bytes, wanted: dict[str, Any]) -> Buffers | None:
+def _replace(body: bytes | bytearray, old: bytes, new: bytes, wanted: dict[str, Any]) -> Buffers | None:
     """Splice at the place of the top-level key that makes the body say `wanted`; None when there is no such place.
 
     The key's name may also stand deeper in the body, or twice. Reading the result is what tells the right place.

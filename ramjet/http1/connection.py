@@ -14,7 +14,7 @@ import httptools
 
 Fields = Sequence[tuple[bytes, bytes]]
 """The names and values of a head, as they came and in their order."""
-Buffers = Sequence[bytes | memoryview]
+Buffers = Sequence[bytes | bytearray | memoryview]
 """Pieces that follow each other."""
 Sink = Callable[[bytes], bool]
 """Takes a piece, and says whether it is full."""

@@ -8,9 +8,11 @@ from itertools import chain
 
 from aiohttp import HttpVersion11, web
 
+from ramjet.core.bodies import Body
 from ramjet.core.prompt import ENDPOINTS
 from ramjet.proxy import errors
 from ramjet.proxy.errors import Refusal
+from ramjet.proxy.intake import intake_of
 from ramjet.proxy.options import Options
 from ramjet.proxy.paths import is_engine_admin
 
@@ -66,7 +68,7 @@ class Door:
             raise self._too_large()
         self._check_room(request.content_length or 0)
 
-    async def body(self, request: web.BaseRequest) -> bytes:
+    async def body(self, request: web.BaseRequest) -> Body:
         """The whole body; what it takes is held until `forget`.
 
         Raises:
@@ -80,26 +82,33 @@ class Door:
                 raise self._too_large()
             self._check_room(len(body))
             return body
-        pieces: list[bytes] = []
-        size = 0
+        held = 0
+
+        def takes(size: int) -> None:
+            nonlocal held
+            if held + size > self.options.body_bytes:
+                raise self._too_large()
+            self._check_room(size)
+            held += size
+            self.held_bytes += size
+
         try:
+            if (intake := intake_of(request)) is not None:
+                return await intake.body(self.options.body_gap_s, takes)
+            pieces: list[bytes] = []
             while True:
                 async with asyncio.timeout(self.options.body_gap_s):
                     piece = await request.content.readany()
                 if not piece:
                     return b"".join(pieces)
-                size += len(piece)
-                if size > self.options.body_bytes:
-                    raise self._too_large()
-                self._check_room(len(piece))
-                self.held_bytes += len(piece)
+                takes(len(piece))
                 pieces.append(piece)
         except TimeoutError:
             gap = f"limits.body_gap_s = {self.options.body_gap_s:g} s"
             raise Refused(errors.TOO_SLOW, f"nothing of the request body came for {gap}") from None
         finally:
             # Given back here, and taken again by whoever keeps the body: an error must not leave it counted.
-            self.held_bytes -= sum(map(len, pieces))
+            self.held_bytes -= held
 
     def _too_large(self) -> Refused:
         most = f"limits.body_bytes = {self.options.body_bytes:,} bytes"

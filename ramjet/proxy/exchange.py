@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 from msgspec import Struct, field
 
+from ramjet.core.bodies import Body
 from ramjet.core.prompt import Envelope
 from ramjet.core.stream import Observer, PlainObserver
 from ramjet.core.visit import Visit
@@ -38,7 +39,7 @@ class Exchange(Struct, eq=False):
     request_id: str
     endpoint: str
     arrived_at: float
-    body: bytes | None = None
+    body: Body | None = None
     """None until it has been read."""
     prompt: Envelope | None = None
     visit: Visit | None = None

@@ -32,7 +32,7 @@ from ramjet.proxy.exchange import Exchange, KeptAnswer
 from ramjet.proxy.limits import Limit, Limits
 from ramjet.proxy.models import merged_models
 from ramjet.proxy.options import Options
-from ramjet.proxy.reading import Reader
+from ramjet.proxy.reading import ASIDE_BYTES, Reader
 from ramjet.proxy.reply import ClientLeft, Nothing, Reply
 from ramjet.proxy.room import WaitingRoom
 
@@ -175,6 +175,8 @@ class Handler:
         """
         request, prompt, body, replica = exchange.request, exchange.prompt, exchange.body, lease.replica
         options, asked = self._options, None
+        if body is not None and len(body) > ASIDE_BYTES:
+            await asyncio.sleep(0)  # others come first
         sent: Buffers | None = (body or b"",) if body or request.body_exists else None
         if prompt is not None and body is not None:
             if replica.whole in options.ask_usage:

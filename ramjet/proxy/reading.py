@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from ramjet.core import hints
-from ramjet.core.bodies import Bodies, Reading, Steps, whole
+from ramjet.core.bodies import Bodies, Body, Reading, Steps, whole
 from ramjet.core.prompt import Envelope, Unreadable
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 _MOST_NAME = 256
 """Of a model's name, which is the client's to choose, no more is logged and remembered."""
+ASIDE_BYTES = 512 << 10
+"""To read a longer body, to decide where it goes, and to send it takes a millisecond each: between them, others come."""
 _THREAD_BYTES = 128 << 10
 """A longer body that cannot be read in steps is read in a thread, so that running streams go on meanwhile."""
 
@@ -49,7 +51,7 @@ class Reader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *args, **kwargs))
 
     async def read(
-        self, given: Mapping[str, str], body: bytes, endpoint: str, request_id: str
+        self, given: Mapping[str, str], body: Body, endpoint: str, request_id: str
     ) -> tuple[Envelope | None, Arrival]:
         """What a request says around its prompt, None where no prompt can be read; and what the router sees of it.
 
@@ -80,7 +82,7 @@ class Reader:
             cuts=() if reading is None or self._router.policy.slice_s is None else reading.cuts,
         )
 
-    async def _look(self, body: bytes, endpoint: str) -> Reading:
+    async def _look(self, body: Body, endpoint: str) -> Reading:
         """Read a body: at once where little of it is new, else in steps, between which others go on.
 
         Raises:
@@ -91,6 +93,8 @@ class Reader:
             work = next(steps)
         except StopIteration as end:
             reading: Reading | None = end.value
+            if len(body) > ASIDE_BYTES:
+                await asyncio.sleep(0)
         else:
             async with self._one:
                 reading = await self._in_steps(steps, work)

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from ramjet.core.fleet import Fleet
 from ramjet.proxy.handler import Handler
+from ramjet.proxy.intake import Server
 from ramjet.proxy.reply import Reply
 
 _READ_BUFFER_BYTES = 1 << 20
@@ -63,7 +64,7 @@ def proxy_runner(edge: Handler, fleet: Fleet, bounds: Bounds) -> web.ServerRunne
         return await edge.handle(request)
 
     # What it asks of a response, a reply can say.
-    server = web.Server(
+    server = Server(
         cast("Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]", serve),
         handler_cancellation=True,
         **_connections(bounds),

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import httpx
 import structlog
 
-from ramjet import pages
 from ramjet.core.fleet import Replica, State
+from ramjet.core.retry import Failure
 from ramjet.core.router import Router
+from ramjet.http1.client import Client, ReplicaFailed, read_at_most
+from ramjet.http1.connection import Broken
 from ramjet.watch.loops import Loops
 
 log = structlog.get_logger()
 
 _MODELS_EVERY = 10
 """Probes between two looks at a replica's list of models, which changes when adapters are loaded."""
+_MOST_BYTES = 16 << 20
+"""Of one answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +47,28 @@ class HealthWatch(Loops):
 
     async def run(self) -> None:
         """Probe until cancelled."""
-        limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(limits=limits, trust_env=False) as self._client:
+        # It shares nothing with the connections that carry requests, and keeps none: each probe tries whether one is made.
+        self._client = Client(connect_s=0, idle_s=0)
+        try:
             await super().run()
+        finally:
+            await self._client.close()
 
     async def _watch(self, there: Sequence[Replica]) -> None:
         whole, url, probes, client = there[0].whole, there[0].url, 0, self._client
         while True:
             probing = self.probing
+            # Half of the time, so that who cannot be reached is told from who does not answer.
+            client.connect_s = probing.timeout_s / 2
             key = probing.keys.get(whole)
-            head = {"authorization": f"Bearer {key}"} if key is not None else {}
+            head = b"accept-encoding: identity\r\n"
+            if key is not None:
+                head += f"authorization: Bearer {key}\r\n".encode()
             if probes % _MODELS_EVERY == 0:
                 models = await _models(url, client, head, probing.timeout_s)
                 for each in there:
                     each.models = each.models if models is None else models
-            error, refused = await _probe(url + probing.path, client, head, probing.timeout_s)
+            error, refused = await _probe(url, probing.path, client, head, probing.timeout_s)
             for each in self._router.probed(url, time.monotonic(), error=error, refused=refused):
                 log.warning(_EVENTS[each.state], replica=each.name, error=each.last_error)
                 probes = -1  # it may come back with other models
@@ -68,29 +79,37 @@ class HealthWatch(Loops):
 _EVENTS = {State.UP: "replica_up", State.TRIAL: "replica_trial", State.DOWN: "replica_down"}
 
 
-async def _probe(
-    url: str, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float
-) -> tuple[str | None, bool]:
+async def _probe(url: str, path: str, client: Client, head: bytes, timeout_s: float) -> tuple[str | None, bool]:
     """What is wrong with a replica (None = nothing), and whether nobody listens there."""
     try:
-        # httpx' own limit is for each step; a byte now and then must not keep a probe alive.
-        async with asyncio.timeout(timeout_s):
-            answer = await client.get(url, headers=head, timeout=timeout_s)
-    except httpx.ConnectError as error:
-        return (pages.REFUSED, True) if pages.is_refused(error) else (pages.UNREACHABLE, False)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError, TimeoutError) as error:
-        return type(error).__name__, False
-    return (None if answer.is_success else f"status {answer.status_code}"), False
+        status, _ = await _get(url, path, client, head, timeout_s)
+    except ReplicaFailed as failed:
+        return str(failed), failed.failure is Failure.REFUSED
+    except TimeoutError:
+        return "no answer in time", False
+    except (Broken, OSError, ValueError) as error:
+        return str(error), False
+    return (None if 200 <= status < 300 else f"status {status}"), False
 
 
-async def _models(
-    url: str, client: httpx.AsyncClient, head: Mapping[str, str], timeout_s: float
-) -> frozenset[str] | None:
+async def _models(url: str, client: Client, head: bytes, timeout_s: float) -> frozenset[str] | None:
     """The models that a replica lists, none where it refuses to; None where it does not say. It is taken to serve any."""
     try:
-        async with asyncio.timeout(timeout_s):
-            answer = await client.get(f"{url}/v1/models", headers=head, timeout=timeout_s)
-        names = [entry["id"] for entry in answer.json()["data"]] if answer.is_success else []
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, OSError, TimeoutError, RecursionError):
+        status, body = await _get(url, "/v1/models", client, head, timeout_s)
+        names = [entry["id"] for entry in json.loads(body)["data"]] if 200 <= status < 300 else []
+    except (ReplicaFailed, Broken, ValueError, KeyError, TypeError, OSError, RecursionError):
         return None
     return frozenset(name for name in names if isinstance(name, str))
+
+
+async def _get(url: str, path: str, client: Client, head: bytes, timeout_s: float) -> tuple[int, bytes]:
+    """An answer's status and body.
+
+    Raises:
+        ReplicaFailed: there is none.
+        Broken: it is not whole.
+        TimeoutError: it has not come in time.
+    """
+    async with asyncio.timeout(timeout_s):
+        with await client.send("GET", url, path, head, None) as answer:
+            return answer.status, await read_at_most(answer, _MOST_BYTES)

@@ -203,8 +203,8 @@ class Player:
     def _arrival(self, talk: int) -> Arrival:
         system = SYSTEMS[talk % len(SYSTEMS)]
         pieces = [_message(f"system {talk % len(SYSTEMS)}", system)] if system else []
-        said = [_message(name, tokens) for name, tokens in self._talks[talk]]
-        pieces += [said[0]._replace(ends_head=True), *said[1:]]
+        (name, tokens), *later = self._talks[talk]
+        pieces += [_message(name, tokens, ends_head=True), *(_message(name, tokens) for name, tokens in later)]
         prompt = Prompt("m", stream=True, stream_options=None, namespace=b"", pieces=tuple(pieces))
         return Arrival(
             request_id=f"q{self._sent}",
@@ -216,8 +216,8 @@ class Player:
         )
 
 
-def _message(name: str, tokens: int) -> Piece:
-    return Piece(name.encode().ljust(4 * tokens), 4 * tokens, ends_message=True)
+def _message(name: str, tokens: int, *, ends_head: bool = False) -> Piece:
+    return Piece(name.encode().ljust(4 * tokens), 4 * tokens, ends_message=True, ends_head=ends_head)
 
 
 def drawn(seed: int, events: int = 80) -> list[Event]:

@@ -7,10 +7,11 @@ import json
 import time
 
 import httpx
+import pytest
 
 from ramjet.core.fleet import Replica, State, Thresholds
 from tests.rig import Front, ramjet
-from tests.scripted import Connection, Seen, scripted_engine
+from tests.scripted import Connection, Seen, dead_url, scripted_engine
 
 QUICK = {"interval_s": 0.05, "timeout_s": 0.2, "delivering_s": 0.1}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -202,3 +203,45 @@ async def test_a_model_goes_to_a_replica_that_lists_it() -> None:
                 assert await went("lora-a") == {"b"}
                 assert len(await went("base")) == 1
                 assert len(await went("nobody-lists-it")) == 1
+
+
+@pytest.mark.parametrize(
+    ("replica", "error"),
+    [
+        ("silent", "no answer in time"),
+        ("breaks off", "the connection was closed"),
+        ("dead", "connection refused"),
+        ("http://nowhere.invalid:1", "cannot be reached"),
+    ],
+)
+async def test_what_is_wrong_is_said_in_words(replica: str, error: str) -> None:
+    """
+    In those of the runbook.
+    """
+    engine = Moody()
+    engine.status = 0
+
+    async def cut(connection: Connection, seen: Seen) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhal")
+        connection.reset()
+
+    async with scripted_engine(engine) as silent, scripted_engine(cut) as broken:
+        url = {"silent": silent.url, "breaks off": broken.url, "dead": dead_url()}.get(replica, replica)
+        async with ramjet({"a": url}, watch=True, health=QUICK) as front:
+            await until(front, State.DOWN)
+            said = next(iter(front.router.fleet)).last_error or ""
+            assert said in {error, "ConnectionResetError"} if replica == "breaks off" else said == error
+
+
+async def test_each_probe_makes_a_connection_of_its_own() -> None:
+    """
+    That one can be made is a part of what is asked.
+    """
+    engine = Moody()
+    async with scripted_engine(engine) as server, ramjet({"a": server.url}, watch=True, health=QUICK) as front:
+        async with asyncio.timeout(10):
+            while engine.probes < 5:  # noqa: ASYNC110 - an engine has no event
+                await asyncio.sleep(0.01)
+        asked = [seen for seen in server.seen if seen.target in {"/health", "/v1/models"}]
+        assert server.connections >= len(asked)
+        assert next(iter(front.router.fleet)).state is State.UP
