@@ -33,11 +33,11 @@ from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.policies import Policy
 from ramjet.core.router import Router
 from ramjet.core.stream import SseObserver
+from ramjet.front.options import Options
 from ramjet.http1.client import Client
 from ramjet.http1.connection import Connection
 from ramjet.logs import configure
 from ramjet.proxy.handler import Handler
-from ramjet.proxy.options import Options
 from ramjet.proxy.server import Bounds, proxy_runner
 
 COME = {"in a burst": None, "in tens": 10, "alone": 1}

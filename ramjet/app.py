@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
@@ -24,6 +24,8 @@ from ramjet.control import Control
 from ramjet.core.record import Record
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
+from ramjet.front.front import Front, OnRecord
+from ramjet.front.options import Options
 from ramjet.gauges import Gauges
 from ramjet.http1.client import Client
 from ramjet.journal.sampling import keep_sampling
@@ -40,6 +42,9 @@ from ramjet.secret import kept_secret, seed_of, state_dir
 from ramjet.watch.health import HealthWatch
 from ramjet.watch.kv_events import KvWatch
 from ramjet.watch.stats import StatsWatch
+
+if TYPE_CHECKING:
+    from ramjet.epp.picker import Picker
 
 log = structlog.get_logger()
 
@@ -59,7 +64,7 @@ class Running:
     url: str
     admin_url: str
     router: Router
-    handler: Handler
+    handler: Front
     metrics: Metrics
     control: Control
     watch: HealthWatch
@@ -72,6 +77,7 @@ async def running(
     *,
     watch: bool = True,
     journal: bool = False,
+    picking: bool = False,
     on_record: Callable[[Record], None] | None = None,
 ) -> AsyncIterator[Running]:
     """A Ramjet that serves inside this context, and drains when it is left.
@@ -80,6 +86,7 @@ async def running(
         settings: the configuration; port 0 takes any free port.
         watch: whether to probe the replicas, and to listen to those that publish.
         journal: whether to keep a journal, where the settings want one.
+        picking: whether it is Envoy that listens to clients, and asks here where requests are to go.
         on_record: called for every finished request, after it was logged and counted.
 
     Raises:
@@ -91,13 +98,12 @@ async def running(
         tls = tls_of(settings)
     except OSError as error:
         raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
-    limits = settings.limits
     router = Router(fleet_of(settings), policy_of(settings))
     stats = StatsWatch(router, polling_of(settings, settings.replicas))
     picture = Picture(router, stats.seen)
     router.on_placed = picture.placed
     metrics = Metrics(router.fleet.replicas)
-    upstream = Client(connect_s=limits.connect_s, idle_s=limits.idle_s)
+    upstream = Client(connect_s=settings.limits.connect_s, idle_s=settings.limits.idle_s)
     secret = settings.secret.get_secret_value() if settings.secret is not None else kept_secret()
     seed = seed_of(secret)
     kept = _journal(settings, secret, metrics) if journal and settings.journal.enabled else None
@@ -108,19 +114,12 @@ async def running(
         picture.finished(finished, time.monotonic())
         if kept is not None:
             kept.put(finished, arrival)
-        if finished.confined_tokens:
-            log.warning(
-                "long_conversations_confined",
-                replica=finished.replica,
-                conversation=finished.conversation,
-                prompt_tokens=finished.usage.prompt_tokens or finished.estimated_tokens,
-                others_tokens=finished.confined_tokens,
-                remedy="switch routing.long_prompt off, or give it more replicas",
-            )
+        _warn_of_confined(finished)
         if on_record is not None:
             on_record(finished)
 
-    handler = Handler(router, upstream, options_of(settings, settings.replicas, seed), record)
+    options = options_of(settings, settings.replicas, seed)
+    handler = _picker(router, options, record) if picking else Handler(router, upstream, options, record)
     health = HealthWatch(router, probing_of(settings, settings.replicas))
     kv_watch = KvWatch(router, publishers_of(settings.replicas))
     control = Control(
@@ -145,11 +144,14 @@ async def running(
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
         stack.callback(handler.room.keep_admitting())
-        bounds = Bounds(header_bytes=limits.header_bytes, client_idle_s=limits.client_idle_s)
+        bounds = _bounds(settings)
         admin_url = await _listen(stack, settings.admin, runner(admin_app(control), bounds))
-        front, drain = proxy_runner(handler, router.fleet, bounds), partial(_drain, handler, control)
-        context = None if tls is None else tls.context
-        url = await _listen(stack, settings.listen, front, tls=context, before_stop=drain)
+        drain = partial(_drain, handler, control)
+        if isinstance(handler, Handler):
+            front, context = proxy_runner(handler, router.fleet, bounds), None if tls is None else tls.context
+            url = await _listen(stack, settings.listen, front, tls=context, before_stop=drain)
+        else:
+            url = await _listen_to_envoy(stack, settings, handler, before_stop=drain)
         watches = (
             {"health": health.run, "stats": stats.run, "kv events": kv_watch.run, "discovery": control.discovery.run}
             if watch
@@ -160,18 +162,19 @@ async def running(
         yield Running(url, admin_url, router, handler, metrics, control, health, stats)
 
 
-async def serve(settings: Settings, path: Path | None, read: Callable[[], Settings]) -> None:
+async def serve(settings: Settings, path: Path | None, read: Callable[[], Settings], *, picking: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
 
     Args:
         settings: the configuration.
         path: the file it came from, which is watched; None for none.
         read: reads the configuration again, command line and environment included.
+        picking: whether for Envoy, as an endpoint picker.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(settings, journal=True) as ramjet, asyncio.TaskGroup() as tasks:
+    async with running(settings, journal=True, picking=picking) as ramjet, asyncio.TaskGroup() as tasks:
         # What is there now stays: the collector need not look through it, for tens of milliseconds, again and again.
         gc.collect()
         gc.freeze()
@@ -186,6 +189,22 @@ async def serve(settings: Settings, path: Path | None, read: Callable[[], Settin
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
     log.info("stopped")
+
+
+def _bounds(settings: Settings) -> Bounds:
+    return Bounds(header_bytes=settings.limits.header_bytes, client_idle_s=settings.limits.client_idle_s)
+
+
+def _warn_of_confined(finished: Record) -> None:
+    if finished.confined_tokens:
+        log.warning(
+            "long_conversations_confined",
+            replica=finished.replica,
+            conversation=finished.conversation,
+            prompt_tokens=finished.usage.prompt_tokens or finished.estimated_tokens,
+            others_tokens=finished.confined_tokens,
+            remedy="switch routing.long_prompt off, or give it more replicas",
+        )
 
 
 def _journal(settings: Settings, secret: str, metrics: Metrics) -> Journal | None:
@@ -233,7 +252,46 @@ async def _in_background(
         stack.callback(group.create_task(run(), name=name).cancel)
 
 
-async def _drain(handler: Handler, control: Control) -> None:
+def _picker(router: Router, options: Options, on_record: OnRecord) -> Picker:
+    """What picks replicas for Envoy.
+
+    Raises:
+        CannotStart: it lacks what it needs, or Envoy could not be sent to a replica.
+    """
+    try:
+        from ramjet.epp.endpoints import endpoint_at  # noqa: PLC0415 - an extra, which only this needs
+        from ramjet.epp.picker import Picker  # noqa: PLC0415
+    except ImportError as error:
+        raise CannotStart(
+            f"{error.name} is not installed, which Envoy's messages need: pip install 'ramjet-lb[envoy]'"
+        ) from None
+    for replica in router.fleet:
+        try:
+            endpoint_at(replica.url)
+        except ValueError as error:
+            raise CannotStart(f"replica {replica.name}: {error}") from None
+    return Picker(router, options, on_record)
+
+
+async def _listen_to_envoy(
+    stack: contextlib.AsyncExitStack, settings: Settings, picker: Picker, before_stop: Callable[[], Awaitable[None]]
+) -> str:
+    """Listen for Envoy until the stack unwinds; returns the URL with the port that was really taken."""
+    from ramjet.epp.server import Server  # noqa: PLC0415 - an extra
+
+    tls, server = settings.tls, Server(picker)
+    files = None if tls.certificate is None or tls.key is None else (tls.key, tls.certificate)
+    try:
+        port = await server.start(settings.listen, files)
+    except OSError as error:
+        raise CannotStart(f"cannot listen on {settings.listen}: {error.strerror}; is another Ramjet running?") from None
+    stack.push_async_callback(server.stop)
+    stack.push_async_callback(before_stop)
+    stack.push_async_callback(server.drain)
+    return f"{'grpcs' if files else 'grpc'}://{settings.listen.rpartition(':')[0]}:{port}"
+
+
+async def _drain(handler: Front, control: Control) -> None:
     """Let running answers end, for so long and no longer."""
     handler.draining = True
     with contextlib.suppress(TimeoutError):

@@ -23,7 +23,7 @@ from ramjet.core.policies import (
 from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
 from ramjet.discovery.watch import Source
-from ramjet.proxy.options import Options
+from ramjet.front.options import Options
 from ramjet.watch.health import Probing
 from ramjet.watch.kv_events import Publisher
 from ramjet.watch.stats import Polling

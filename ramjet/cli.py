@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from functools import partial
+from collections.abc import Callable
+from functools import partial, reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,20 +51,30 @@ def main() -> None:
     """Send every turn of a conversation to the replica that holds its cache."""
 
 
+def _serving(listeners: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a command that serves until it is told to stop; `listeners` connect to it."""
+    options = (
+        CONFIG,
+        REPLICAS,
+        click.option("--listen", metavar="HOST:PORT", help=f"Where {listeners} connect.  [0.0.0.0:8000]"),
+        click.option("--admin", metavar="HOST:PORT", help="Metrics and health.  [127.0.0.1:9090]"),
+        click.option("--log-format", type=click.Choice(["json", "console"]), help="How log lines look.  [json]"),
+        click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]"),
+        click.option(
+            "--journal",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Where finished requests are kept.  [journal.db in the state directory]",
+        ),
+        click.option("--no-journal", is_flag=True, help="Keep no journal."),
+        click.option(
+            "--print-config", is_flag=True, help="Print the effective configuration, secrets masked, and exit."
+        ),
+    )
+    return lambda command: reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
 @main.command(name="serve", short_help="Run the load balancer.")
-@CONFIG
-@REPLICAS
-@click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [0.0.0.0:8000]")
-@click.option("--admin", metavar="HOST:PORT", help="Metrics and health.  [127.0.0.1:9090]")
-@click.option("--log-format", type=click.Choice(["json", "console"]), help="How log lines look.  [json]")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[info]")
-@click.option(
-    "--journal",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where finished requests are kept.  [journal.db in the state directory]",
-)
-@click.option("--no-journal", is_flag=True, help="Keep no journal.")
-@click.option("--print-config", is_flag=True, help="Print the effective configuration, secrets masked, and exit.")
+@_serving("clients")
 def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> None:
     """Run the load balancer in front of your replicas, until SIGTERM; running answers are then finished.
 
@@ -73,6 +84,26 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
       ramjet serve --config /etc/ramjet/ramjet.yaml --log-format console
       RAMJET_ROUTING__LONG_PROMPT__ENABLED=true ramjet serve --config ramjet.yaml --print-config
     """
+    _serve(path, print_config=print_config, picking=False, **options)
+
+
+@main.command(name="epp", short_help="Pick replicas for Envoy, which carries the requests.")
+@_serving("Envoys")
+def epp_command(path: Path | None, *, print_config: bool, **options: Any) -> None:
+    """Run as an endpoint picker: Envoy listens to clients, and asks here, over gRPC, where each request is to go.
+
+    It speaks Envoy's external processing protocol and what the Gateway API Inference Extension adds to that.
+    docs/envoy.md shows Envoy's part. Replicas are given by IP address. Needs the extra: pip install 'ramjet-lb[envoy]'.
+
+    \b
+    Examples:
+      ramjet epp --listen 127.0.0.1:9002 --replica a=http://10.0.0.7:30000 --replica b=http://10.0.0.8:30000
+      ramjet epp --config /etc/ramjet/ramjet.yaml --listen 0.0.0.0:9002 --admin 127.0.0.1:9091
+    """
+    _serve(path, print_config=print_config, picking=True, **options)
+
+
+def _serve(path: Path | None, *, print_config: bool, picking: bool, **options: Any) -> None:
     if options["journal"] and options["no_journal"]:
         raise click.UsageError("--journal and --no-journal exclude each other")
     overrides = _overrides(**options)
@@ -95,7 +126,7 @@ def serve_command(path: Path | None, *, print_config: bool, **options: Any) -> N
     # Long bodies are read in a thread; Python's own 5 ms would let it hold up the loop for so long, again and again.
     sys.setswitchinterval(0.0005)
     try:
-        uvloop.run(serve(settings, path, partial(load, path, overrides)))
+        uvloop.run(serve(settings, path, partial(load, path, overrides), picking=picking))
     except CannotStart as error:
         raise click.ClickException(str(error)) from None
 

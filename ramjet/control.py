@@ -21,10 +21,10 @@ from ramjet.core.prompt import endpoint_of
 from ramjet.core.router import Router
 from ramjet.core.working import explain
 from ramjet.discovery.watch import DiscoveryWatch
+from ramjet.front.front import Front
 from ramjet.http1.client import Client
 from ramjet.metrics import Metrics
 from ramjet.picture import Picture
-from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import health_body
 from ramjet.watch.health import HealthWatch
 from ramjet.watch.kv_events import KvWatch
@@ -47,7 +47,7 @@ class Control:
         settings: Settings,
         *,
         router: Router,
-        handler: Handler,
+        handler: Front,
         upstream: Client,
         metrics: Metrics,
         watch: HealthWatch,

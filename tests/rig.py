@@ -63,12 +63,12 @@ class Front:
 
 @contextlib.asynccontextmanager
 async def ramjet(
-    replicas: Mapping[str, str | dict[str, Any]], *, watch: bool = False, **overrides: Any
+    replicas: Mapping[str, str | dict[str, Any]], *, watch: bool = False, picking: bool = False, **overrides: Any
 ) -> AsyncIterator[Front]:
     """A Ramjet in front of replicas, given by name and URL (or settings); `overrides` are sections of the config."""
     settings = settings_for(replicas, **overrides)
     records: list[Record] = []
-    async with running(settings, watch=watch, on_record=records.append) as ready:
+    async with running(settings, watch=watch, picking=picking, on_record=records.append) as ready:
         yield Front(ready.url, ready.admin_url, ready, records)
 
 

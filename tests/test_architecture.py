@@ -17,7 +17,7 @@ from ramjet.cli import main
 ROOT = Path(ramjet.__file__).parent
 
 PURE = ("core", "engines", "sim", "check/findings")
-EDGES = ("proxy", "watch", "discovery", "admin", "journal", "replica", "probes", "console", "check")
+EDGES = ("proxy", "epp", "watch", "discovery", "admin", "journal", "replica", "probes", "console", "check")
 NOT_FOR_THE_PURE = frozenset(
     (
         *(f"ramjet.{name}" for name in (*EDGES, "demo", "app", "cli", "config", "config_faults", "config_file", "metrics", "gauges", "logs", "secret")),
@@ -121,6 +121,18 @@ def test_edges_do_not_know_one_another(edge: str) -> None:
         assert not known, name_of(path)
 
 
+def test_what_ways_in_share_knows_none_of_them() -> None:
+    """
+    It stands below them, beside the client for HTTP: on the core, and on nothing that listens.
+    """
+    below = ("core", "front", "http1")
+    for path in modules("front"):
+        known = {module for module in imports(path) if under(module, "ramjet")}
+        assert all(any(under(module, f"ramjet.{each}") for each in below) for module in known - {"ramjet"}), name_of(
+            path
+        )
+
+
 def test_only_the_composition_roots_wire() -> None:
     """
     Outside the edges themselves, nobody but these imports one.
@@ -172,7 +184,8 @@ def test_serving_loads_neither_the_demo_nor_what_is_simulated_or_probed() -> Non
 
     assert "ramjet.app" in loaded
     others = [
-        f"ramjet.{name}" for name in ("demo", "replica", "plan", "probes", "report", "sim", "lab", "console", "check")
+        f"ramjet.{name}"
+        for name in ("demo", "epp", "replica", "plan", "probes", "report", "sim", "lab", "console", "check")
     ]
     others += [
         "ramjet.discovery.dns",
@@ -191,7 +204,7 @@ def test_commands_that_live_elsewhere_are_there() -> None:
     with click.Context(main) as context:
         found = {name: main.get_command(context, name) for name in main.list_commands(context)}
 
-    assert {"check", "demo", "explain", "plan", "probe", "report", "serve", "sim", "top"} <= set(found)
+    assert {"check", "demo", "epp", "explain", "plan", "probe", "report", "serve", "sim", "top"} <= set(found)
     assert all(command is not None and command.name == name for name, command in found.items())
 
 

@@ -37,9 +37,9 @@ from ramjet.core.record import EVIDENCE, OUTCOMES, SIZE_CLASSES, TEMPERATURES, R
 from ramjet.core.retry import Failure
 from ramjet.core.route import REASONS, Ask, Candidate
 from ramjet.core.router import Router
+from ramjet.front import errors
+from ramjet.front.reading import _THREAD_BYTES
 from ramjet.metrics import DRIFTS, ENDPOINT_NAMES, Metrics
-from ramjet.proxy import errors
-from ramjet.proxy.reading import _THREAD_BYTES
 from ramjet.proxy.server import health_body
 from ramjet.reload import Reloader
 from ramjet.watch.stats import StatsWatch

@@ -68,9 +68,9 @@ class Offers:
             yield
 
     def able(self, visit: Visit) -> list[Replica]:
-        """The replicas that can serve a request and have not been tried."""
+        """The replicas that can serve a request, may, and have not been tried."""
         replicas = self.fleet.able
-        if visit.tried:
+        if visit.tried or visit.shunned:
             replicas = [each for each in replicas if each.name not in visit.tried and each.url not in visit.shunned]
         model = visit.arrival.model
         if model is not None and [each for each in replicas if model in each.models]:

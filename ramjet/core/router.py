@@ -219,6 +219,17 @@ class Router:
             self._freed.add(lease.replica.name)
             self._unread(visit, lease)
 
+    def carried(self, visit: Visit, replica: str, now: float) -> Lease | None:
+        """Who carries the request has taken it to another replica than it was placed at: it is booked there.
+
+        None where that is not one that it could have gone to; then nobody knows where it is.
+        """
+        self.failed(visit, now, all_ranks=False)
+        decision = self.choice.rank(visit, now)
+        ranked = () if decision is None else decision.ranked
+        chosen = next((each for each in ranked if each.candidate.replica == replica), None)
+        return None if decision is None or chosen is None else self._book(visit, decision, chosen, now)
+
     def finish(
         self, visit: Visit, now: float, *, outcome: str, status: int | None, usage: Usage | None = None
     ) -> Record:

@@ -60,7 +60,7 @@ class Visit(Struct, eq=False):
     tried: list[str] = field(default_factory=list)
     """Replicas that it was placed at, by name."""
     shunned: set[str] = field(default_factory=set)
-    """URLs that failed it, whichever rank it was meant for."""
+    """URLs that failed it, whichever rank it was meant for, or that it may not go to."""
     lease: Lease | None = None
     held_since: float | None = None
     """Since when it waits for room; None while it does not."""

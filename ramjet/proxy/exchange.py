@@ -13,8 +13,9 @@ from ramjet.core.bodies import Body
 from ramjet.core.prompt import Envelope
 from ramjet.core.stream import Observer, PlainObserver
 from ramjet.core.visit import Visit
-from ramjet.proxy import errors, headers
-from ramjet.proxy.errors import Refusal
+from ramjet.front import errors, marks
+from ramjet.front.errors import Refusal
+from ramjet.proxy import headers
 from ramjet.proxy.headers import Head
 from ramjet.proxy.reply import Reply
 
@@ -85,7 +86,7 @@ class Exchange(Struct, eq=False):
         return self.reply
 
     def _reply(self, head: Head, *, is_last: bool = False) -> Reply:
-        more = b"%b: %b\r\n" % (headers.REQUEST_ID.encode(), self.request_id.encode())
+        more = b"%b: %b\r\n" % (marks.REQUEST_ID.encode(), self.request_id.encode())
         return Reply(self.request, head, more=more, is_last=is_last or self.last_answer)
 
     async def drain(self) -> None:

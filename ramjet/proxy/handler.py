@@ -10,7 +10,6 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Callable
 
 import structlog
 from aiohttp import web
@@ -23,18 +22,20 @@ from ramjet.core.router import Router
 from ramjet.core.slices import body_of
 from ramjet.core.splice import ask_for_usage, name_rank
 from ramjet.core.visit import Arrival, Lease, Visit
+from ramjet.front import errors, marks
+from ramjet.front.answers import check_head, is_plain_stream, observer_of
+from ramjet.front.door import Refused
+from ramjet.front.front import Front, OnRecord, by_status, heard
+from ramjet.front.options import Options
+from ramjet.front.reading import ASIDE_BYTES
 from ramjet.http1.client import Client, ReplicaFailed, read_at_most
 from ramjet.http1.connection import Answer, Broken, Buffers
-from ramjet.proxy import errors, headers
-from ramjet.proxy.answers import check_head, is_plain_stream, observer_of
-from ramjet.proxy.door import Door, Refused
+from ramjet.proxy import headers
+from ramjet.proxy.door import Door
 from ramjet.proxy.exchange import Exchange, KeptAnswer
 from ramjet.proxy.limits import Limit, Limits
 from ramjet.proxy.models import merged_models
-from ramjet.proxy.options import Options
-from ramjet.proxy.reading import ASIDE_BYTES, Reader
 from ramjet.proxy.reply import ClientLeft, Nothing, Reply
-from ramjet.proxy.room import WaitingRoom
 
 log = structlog.get_logger()
 
@@ -50,14 +51,14 @@ _SHORT_BYTES = 64 << 10
 """An answer that is whole and no longer is the transport's at once, whatever the client does: nothing is waited for."""
 
 
-class Handler:
+class Handler(Front):
     """Proxies every path that is not Ramjet's own.
 
     Args:
         router: decides, and is told what happened.
         upstream: carries the bytes.
         options: limits, switches and keys.
-        on_record: called once for every finished request, with what arrived; None where that was not read.
+        on_record: told of every finished request, once.
     """
 
     def __init__(
@@ -65,22 +66,12 @@ class Handler:
         router: Router,
         upstream: Client,
         options: Options,
-        on_record: Callable[[Record, Arrival | None], None],
+        on_record: OnRecord,
     ) -> None:
-        self.door = Door(options)
-        self._router = router
+        super().__init__(router, door := Door(options), on_record)
+        self.door: Door = door
         self._upstream = upstream
         self._limits = Limits()
-        self._on_record = on_record
-        self.room = WaitingRoom(router)
-        self.reader = Reader(router, self.door)
-        self.idle = asyncio.Event()
-        """Set while no request is under way."""
-        self.idle.set()
-        self.draining = False
-        """Running answers go on; connections are closed after them."""
-        self.stopping = False
-        """The time for that is over: answers are being cut."""
 
     @property
     def _options(self) -> Options:
@@ -88,10 +79,9 @@ class Handler:
 
     async def handle(self, request: web.BaseRequest) -> Reply:
         """Serve one request."""
-        request_id, endpoint = headers.request_id_of(request.headers), endpoint_of(request.raw_path)
+        request_id, endpoint = marks.request_id_of(request.headers), endpoint_of(request.raw_path)
         exchange = Exchange(request, request_id, endpoint, time.monotonic(), last_answer=self.draining)
-        self.door.inside += 1
-        self.idle.clear()
+        self.entered()
         try:
             return await self._serve(exchange)
         except (asyncio.CancelledError, ClientLeft) as left:
@@ -108,12 +98,8 @@ class Handler:
                 return exchange.cut("internal_error")
             return await exchange.refuse(errors.INTERNAL, "Ramjet failed; its log has the request's id")
         finally:
-            self._on_record(self._finish(exchange), None if exchange.visit is None else exchange.visit.arrival)
-            self.room.admit_soon()
-            self.door.held_bytes -= len(exchange.body or b"")
-            self.door.inside -= 1
-            if not self.door.inside:
-                self.idle.set()
+            arrival = None if exchange.visit is None else exchange.visit.arrival
+            self.left(self._finish(exchange), arrival, len(exchange.body or b""))
 
     # -- the request ------------------------------------------------------------------------------------------------
 
@@ -126,7 +112,7 @@ class Handler:
             exchange.body = await self.door.body(request)
             self.door.held_bytes += len(exchange.body)
         except Refused as refused:
-            retry_after_s = self._retry_after_s() if refused.refusal is errors.SHED else None
+            retry_after_s = self.retry_after_s if refused.refusal is errors.SHED else None
             return await exchange.refuse(refused.refusal, str(refused), retry_after_s)
         exchange.visit = self._router.arrive(await self._arrival(exchange), exchange.arrived_at)
         return await self._route(exchange, exchange.visit)
@@ -148,10 +134,10 @@ class Handler:
         if visit.gave_up:
             most = f"routing.admission.max_hold_s = {self._router.policy.terms.max_hold_s:g} s"
             refusal, message = errors.HELD_TOO_LONG, f"no replica had room for this conversation for {most}; try later"
-            return await exchange.refuse(refusal, message, self._retry_after_s())
+            return await exchange.refuse(refusal, message, self.retry_after_s)
         if exchange.busy is not None:
             return await self._pass_on(exchange, exchange.busy)
-        return await exchange.refuse(refusal, message, self._retry_after_s() if refusal is errors.NO_REPLICA else None)
+        return await exchange.refuse(refusal, message, self.retry_after_s if refusal is errors.NO_REPLICA else None)
 
     async def _held(self, exchange: Exchange, visit: Visit) -> Lease | None:
         """Wait until the router lets a held request in; None for one that it does not hold, or held for too long."""
@@ -228,7 +214,7 @@ class Handler:
                 observer.close()
             now = time.monotonic()
             limit.begin_anew(self._options.first_byte_s, now)
-            _delivered(lease, answer, now)
+            heard(lease.replica, answer.status, now)
             if answer.status == 200:
                 self._router.start_read(visit, now, observer.usage)
             else:
@@ -260,7 +246,7 @@ class Handler:
         def take(data: bytes) -> bool:
             nonlocal last
             now = time.monotonic()
-            _delivered(lease, answer, now)
+            heard(lease.replica, answer.status, now)
             out = observer.feed(data, now)
             if visit.first_token_at is None and observer.first_token_at is not None:
                 self._router.first_token(visit, observer.first_token_at)
@@ -281,7 +267,7 @@ class Handler:
             is_whole = await answer.pour(take)
             is_behind = not is_whole
         last += observer.close()
-        exchange.outcome = "stream_error_event" if observer.error else _by_status(answer.status)
+        exchange.outcome = "stream_error_event" if observer.error else by_status(answer.status)
         return await exchange.end(last)
 
     async def _tell(self, exchange: Exchange, lease: Lease, answer: Answer) -> Reply:
@@ -315,7 +301,7 @@ class Handler:
     async def _pass_on(self, exchange: Exchange, kept: KeptAnswer) -> Reply:
         """Give the client the replica's own words, its Retry-After among them."""
         status = kept.head.status
-        exchange.outcome = _by_status(status)
+        exchange.outcome = by_status(status)
         if exchange.opened is not None:
             retry_after_s = int(kept.retry_after) if _SECONDS.match(kept.retry_after) else None
             return await exchange.tell(status, errors.error_in(status, kept.body), retry_after_s)
@@ -328,7 +314,7 @@ class Handler:
         }
         exchange.body = b""
         status, body = await merged_models(self._router.fleet, self._upstream, replicas, _MODELS_TIMEOUT_S)
-        exchange.outcome = _by_status(status)
+        exchange.outcome = by_status(status)
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         exchange.start(headers.of_ours(status, fields))
         return await exchange.end(body)
@@ -343,11 +329,6 @@ class Handler:
             drop_key=bool(options.client_keys),
             rank=replica.rank,
         )
-
-    def _retry_after_s(self) -> int:
-        """When it is worth coming back: when the replica that is done first has read what waits for it."""
-        queues = [replica.queue_s for replica in self._router.fleet.serving]
-        return min(60, 1 + int(min(queues, default=5.0)))
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -372,7 +353,7 @@ class Handler:
             duration_s=now - exchange.arrived_at,
             outcome=outcome,
             status=status,
-            probe=headers.PROBE in request.headers,
+            probe=marks.PROBE in request.headers,
         )
 
 
@@ -392,15 +373,3 @@ def _path_of(request: web.BaseRequest) -> str:
         return path
     named = request.rel_url.raw_path_qs if "://" in path else ""
     return named if named.startswith("/") else f"/{named}"
-
-
-def _delivered(lease: Lease, answer: Answer, now: float) -> None:
-    """Bytes of an answer have come: of a good one, or of an error."""
-    if answer.status >= 400:
-        lease.replica.answered(now)
-    elif lease.replica.delivered(now):
-        log.warning("replica_up", replica=lease.replica.name, error=None)
-
-
-def _by_status(status: int) -> str:
-    return "ok" if status < 400 else "http_4xx" if status < 500 else "http_5xx"

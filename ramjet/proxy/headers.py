@@ -5,9 +5,7 @@ They pass as the bytes that came: each line is written once, and nothing is deco
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import lru_cache
@@ -15,6 +13,7 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
+from ramjet.front.marks import KEYS, OURS, RANK, REQUEST_ID
 from ramjet.http1.connection import Answer, Fields
 
 # RFC 9110, section 7.6.1, and the old names that are still sent. `Trailer` announces what chunked framing may carry,
@@ -23,18 +22,8 @@ _HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
      b"transfer-encoding", b"upgrade")
 )  # fmt: skip
-_OUR_PREFIX = b"x-ramjet-"
-_SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}\Z")
-_IDS_AT_ONCE = 256
-"""Asking the system for chance takes longer than all else about an id."""
-
-_KEYS = {b"authorization", b"x-api-key", b"api-key"}
-
-REQUEST_ID = "x-request-id"
-PROBE = "x-ramjet-probe"
-RANK = "x-data-parallel-rank"
-"""By which SGLang and vLLM are told which of their data-parallel ranks is meant."""
-
+_OUR_PREFIX = OURS.encode()
+_KEYS = frozenset(map(str.encode, KEYS))
 _REQUEST_ID, _RANK = REQUEST_ID.encode(), RANK.encode()
 _TO_REPLICA = _HOP_BY_HOP | {b"host", b"content-length", b"expect", _REQUEST_ID}
 _PLAIN_TO_REPLICA = _TO_REPLICA | {b"accept-encoding"}
@@ -127,21 +116,6 @@ def date() -> bytes:
 @lru_cache(maxsize=1)
 def _date(second: int) -> bytes:
     return b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
-
-
-def request_id_of(given: Mapping[str, str]) -> str:
-    """The client's request id when it is sane, else a new one."""
-    said = given.get(REQUEST_ID)
-    return said if said is not None and _SANE_REQUEST_ID.match(said) else next(_new_ids)
-
-
-def _ids() -> Iterator[str]:
-    while True:
-        many = secrets.token_hex(16 * _IDS_AT_ONCE)
-        yield from (many[at : at + 32] for at in range(0, len(many), 32))
-
-
-_new_ids = _ids()
 
 
 def _end_to_end(fields: Fields, dropped: frozenset[bytes]) -> bytes:

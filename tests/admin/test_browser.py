@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -26,7 +27,7 @@ expect.set_options(timeout=20_000)  # for a busy machine
 
 
 @contextlib.asynccontextmanager
-async def fleet(**more: object) -> AsyncIterator[Front]:
+async def fleet(**more: Any) -> AsyncIterator[Front]:
     """A Ramjet in front of two simulated replicas with snapshots."""
     async with running_replica(GLM, speed=200) as one, running_replica(GLM, speed=200) as two:
         async with ramjet(

@@ -391,6 +391,60 @@ def test_a_retry_goes_to_the_other_replica() -> None:
     assert idle(to)
 
 
+def test_who_may_not_go_somewhere_never_does() -> None:
+    """
+    Not even home; and where it may go nowhere it is told so, and nothing is left in the books.
+    """
+    to = router("a", "b", "c")
+    first = arrival(user(text(20_000)))
+    home = serve(to, first, 0).replica
+    visit = to.arrive(arrival(user(text(20_000)), assistant("ok"), user("go on")), 1)
+    visit.shunned.add(f"http://{home}:30000")
+    lease = to.place(visit, 1)
+
+    assert lease is not None
+    assert lease.replica.name != home
+    end(to, visit, 2)
+    nowhere = to.arrive(first, 3)
+    nowhere.shunned.update(to.fleet.urls)
+    assert to.place(nowhere, 3) is None
+    assert nowhere.held_since is None
+    assert to.finish(nowhere, 3, outcome="no_replica", status=503).replica is None
+    assert idle(to)
+
+
+def test_who_is_carried_elsewhere_is_booked_there() -> None:
+    """
+    The one is as if nobody had been sent there, the other holds the prompt, and the record names it.
+    """
+    to = router("a", "b", "c")
+    given = arrival(user(text(20_000)))
+    visit = start(to, given, 0)
+    assert visit.lease is not None
+    other = next(name for name in "abc" if name != visit.lease.replica.name)
+    lease = to.carried(visit, other, 1)
+
+    assert lease is not None
+    assert [each.in_flight for each in to.fleet] == [int(each.name == other) for each in to.fleet]
+    record = end(to, visit, 2)
+    assert (record.replica, record.reason, record.attempts) == (other, "retry", 2)
+    assert [bool(to.resident_tokens(name)) for name in "abc"] == [name == other for name in "abc"]
+    assert idle(to)
+
+
+def test_who_is_carried_to_nobody_knows_where_is_nowhere() -> None:
+    """
+    The place is given back, and the end of it is as good as any other.
+    """
+    to = router("a", "b")
+    visit = start(to, arrival(user(text(20_000))), 0)
+
+    assert to.carried(visit, "z", 1) is None
+    assert idle(to)
+    assert end(to, visit, 2).outcome == "ok"
+    assert idle(to)
+
+
 def test_a_record_tells_the_whole_visit() -> None:
     """
     Everything the log line needs is there, with times from the request's arrival on.

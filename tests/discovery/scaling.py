@@ -68,7 +68,7 @@ async def scaled(folder: Path, *, conversations: int, turns: int, think_s: float
         resolver = "{}:{}".format(*server.resolver)
         dns = {"host": "glm.test", "port": port, "resolver": resolver, "least_s": 0.05}
         await server.write(glm=PHASES["2"])
-        given = {
+        given: dict[str, Any] = {
             "discovery": {"sources": [{"name": "glm", "dns": dns}]},
             "health": {"interval_s": 0.5},
             "routing": {"leave_s": 60.0},  # so that load moves nobody: what is looked at is what discovery does

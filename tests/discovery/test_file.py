@@ -93,8 +93,8 @@ async def test_a_url_that_is_none_is_told_of_without_what_is_secret_in_it(tmp_pa
     """
     path = tmp_path / "replicas"
     path.write_text(json.dumps([ONE, url]))
-    source = {"discovery": {"sources": [{"name": "list", "file": {"path": str(path)}}]}}
-    async with ramjet({}, watch=True, **source) as front:
+    sources = [{"name": "list", "file": {"path": str(path)}}]
+    async with ramjet({}, watch=True, discovery={"sources": sources}) as front:
         listed = front.running.control.membership.heard["list"]
         await until(lambda: listed.error is not None)
 

@@ -395,8 +395,8 @@ async def test_a_rollout_in_kubernetes(
             "namespace": "llm",
             "service": "glm",
         }
-        found = {"discovery": {"sources": [{"name": "glm", "kubernetes": given}]}, "health": QUICK_HEALTH}
-        async with ramjet({}, watch=True, **found) as front:
+        discovery = {"sources": [{"name": "glm", "kubernetes": given}]}
+        async with ramjet({}, watch=True, discovery=discovery, health=QUICK_HEALTH) as front:
             await up(front, "glm-0", "glm-1")
             for n in range(2):
                 others = endpoint(HOSTS[(2 if n else 0) + 1 - n], f"glm-{1 - n}", uid="2" if n else "1")

@@ -15,9 +15,10 @@ from ramjet.core.fingerprint import fingerprint
 from ramjet.core.prompt import Unreadable, endpoint_of, read
 from ramjet.core.splice import ask_for_usage
 from ramjet.core.stream import MOST_BODY_BYTES, MOST_HELD_BYTES, MOST_LINE_BYTES, JsonObserver, SseObserver
+from ramjet.front import marks
+from ramjet.front.paths import is_engine_admin
 from ramjet.http1.connection import Answer, Connection
 from ramjet.proxy import headers
-from ramjet.proxy.paths import is_engine_admin
 from tests.fuzz import cases, corpus, mutate
 
 _ADMIN = (
@@ -90,7 +91,7 @@ def _head(chance: Random) -> None:
     parted = (line.translate(None, b"\r\n").partition(b":") for line in lines)
     given = [(name.strip(), said.strip()) for name, _, said in parted]
     texts = CIMultiDict((name.decode("latin-1"), said.decode("latin-1")) for name, said in given)
-    identity = headers.request_id_of(texts)
+    identity = marks.request_id_of(texts)
     _hold(identity.isascii() and 0 < len(identity) <= 128, "a request id that is not sane")
     sent = headers.to_replica(given, identity, plain=True, key="k", drop_key=True)
     ours = b"x-request-id: %b\r\nauthorization: Bearer k\r\n" % identity.encode()

@@ -13,6 +13,7 @@ import pytest
 from ramjet.admin.server import is_loopback
 from ramjet.config import Settings
 from ramjet.control import Control
+from ramjet.http1.client import Client
 from ramjet.watch import health
 from tests.operations.support import CHAT, QUICK_HEALTH, Held, Streams, body, longer, sent, until
 from tests.rig import Front, quick_engine, ramjet, settings_for
@@ -318,7 +319,7 @@ def control_of(front: Front, settings: Settings) -> Control:
         settings,
         router=front.router,
         handler=running.handler,
-        upstream=running.handler._upstream,
+        upstream=Client(connect_s=1.0, idle_s=1.0),
         metrics=running.metrics,
         watch=running.watch,
         stats=running.stats,

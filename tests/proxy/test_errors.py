@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ramjet.proxy.errors import error_event, error_in
+from ramjet.front.errors import error_event, error_in
 
 
 @pytest.mark.parametrize(

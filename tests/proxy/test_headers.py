@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from ramjet.front.marks import request_id_of
 from ramjet.http1.connection import Answer, Connection
-from ramjet.proxy.headers import request_id_of, to_client, to_replica
+from ramjet.proxy.headers import to_client, to_replica
 
 HOP_BY_HOP = (
     "Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "TE", "Trailer",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramjet.proxy.paths import is_engine_admin
+from ramjet.front.paths import is_engine_admin
 
 SGLANG = (
     "/flush_cache", "/abort_request", "/clear_hicache_storage_backend", "/hicache/storage-backend",

@@ -9,9 +9,9 @@ import pytest
 
 from ramjet.core.bodies import LONG_BYTES, STEP_BYTES, whole
 from ramjet.core.visit import Arrival
-from ramjet.proxy.door import Door
-from ramjet.proxy.options import Options
-from ramjet.proxy.reading import Reader
+from ramjet.front.door import Door
+from ramjet.front.options import Options
+from ramjet.front.reading import Reader
 from tests.rig import router_of
 
 SEED = 7

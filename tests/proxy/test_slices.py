@@ -18,6 +18,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from ramjet.core.fleet import State
+from ramjet.front import front as front_module
 from ramjet.proxy import handler
 from ramjet.replica.dialects.base import Ask
 from ramjet.replica.server import Replica
@@ -180,10 +181,11 @@ OK = json.dumps(
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
-    """What the handler logs."""
+    """What is logged of requests and their answers."""
     capture = LogCapture()
     everything = structlog.make_filtering_bound_logger(0)
-    monkeypatch.setattr(handler, "log", structlog.wrap_logger(None, processors=[capture], wrapper_class=everything))
+    for module in (front_module, handler):
+        monkeypatch.setattr(module, "log", structlog.wrap_logger(None, processors=[capture], wrapper_class=everything))
     return capture
 
 

@@ -38,7 +38,7 @@ class Served:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port for clients."""
-        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        host, _, port = self.url.partition("://")[2].rpartition(":")
         return host, int(port)
 
     def rss_mib(self) -> float:
@@ -83,7 +83,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def served(
-    settings: dict[str, Any], directory: Path, *, program: Sequence[str] = ("-m", "ramjet")
+    settings: dict[str, Any], directory: Path, *, program: Sequence[str] = ("-m", "ramjet"), command: str = "serve"
 ) -> AsyncIterator[Served]:
     """A Ramjet with these settings, on free ports; config and log are in `directory`, and stay there.
 
@@ -91,6 +91,7 @@ async def served(
         settings: what is not as in these tests' own.
         directory: for its files.
         program: how Python finds the command.
+        command: which of those that serve.
     """
     base = {
         "listen": "127.0.0.1:0",
@@ -104,7 +105,7 @@ async def served(
     environ["XDG_STATE_HOME"] = str(directory)
     with log.open("wb") as said:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, *program, "serve", "--config", str(config)),
+            *(sys.executable, *program, command, "--config", str(config)),
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=said,

@@ -15,8 +15,8 @@ from ramjet.core.bodies import Bodies, Body, Reading, Steps, whole
 from ramjet.core.prompt import Envelope, Unreadable
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
-from ramjet.proxy import headers
-from ramjet.proxy.door import Door
+from ramjet.front import marks
+from ramjet.front.door import Door
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class Reader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *args, **kwargs))
 
     async def read(
-        self, given: Mapping[str, str], body: Body, endpoint: str, request_id: str
+        self, given: Mapping[str, str], body: Body, endpoint: str, request_id: str, *, sliced: bool = True
     ) -> tuple[Envelope | None, Arrival]:
         """What a request says around its prompt, None where no prompt can be read; and what the router sees of it.
 
@@ -60,6 +60,7 @@ class Reader:
             body: as the client sent it.
             endpoint: the one that it came for.
             request_id: what it is called.
+            sliced: whether starts of its prompt could be sent before it, where slices are on.
         """
         reading: Reading | None = None
         # What is compressed, or says that it is no JSON, is the engine's to read.
@@ -78,8 +79,8 @@ class Reader:
             model=envelope.model[:_MOST_NAME] if envelope is not None and envelope.model is not None else None,
             fingerprint=None if reading is None else reading.fingerprint,
             hint=self._hint(given, envelope),
-            probe=headers.PROBE in given,
-            cuts=() if reading is None or self._router.policy.slice_s is None else reading.cuts,
+            probe=marks.PROBE in given,
+            cuts=reading.cuts if reading is not None and sliced and self._router.policy.slice_s is not None else (),
         )
 
     async def _look(self, body: Body, endpoint: str) -> Reading:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import chain
+from typing import Protocol
 
 from ramjet.core.retry import Failure
 from ramjet.core.stream import JsonObserver, Observer, PlainObserver, SseObserver
@@ -14,7 +16,19 @@ _STREAM = b"text/event-stream"
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def observer_of(answer: Answer, *, watch: bool, hide_usage: bool) -> Observer:
+class Head(Protocol):
+    """The head of an answer."""
+
+    @property
+    def status(self) -> int:
+        """Its status."""
+
+    @property
+    def named(self) -> Mapping[bytes, bytes]:
+        """Its fields by name, in lower case."""
+
+
+def observer_of(answer: Head, *, watch: bool, hide_usage: bool) -> Observer:
     """What looks into an answer as it passes.
 
     Args:
@@ -31,12 +45,12 @@ def observer_of(answer: Answer, *, watch: bool, hide_usage: bool) -> Observer:
     return JsonObserver() if b"json" in kind else PlainObserver()
 
 
-def is_plain_stream(answer: Answer) -> bool:
+def is_plain_stream(answer: Head) -> bool:
     """Whether it is a good event stream that is not compressed."""
     return answer.status == 200 and _is_plain(answer) and answer.named.get(b"content-type", b"").startswith(_STREAM)
 
 
-def _is_plain(answer: Answer) -> bool:
+def _is_plain(answer: Head) -> bool:
     return answer.named.get(b"content-encoding", b"identity") == b"identity"
 
 
