@@ -7,7 +7,8 @@ for that body; where a body is not taken in to its end, the old one is shown wha
 
 Only this module leans on what aiohttp does not promise: that its server makes a connection when it is called; that
 `_messages` has what was parsed and is not served yet, `_request_in_progress` says whether something is, `_parser` parses,
-and `finish_response` is called for each request. Tests hold it to that, and its release is bounded.
+`_reading_paused` says whether a body is not to go on for now, and `finish_response` is called for each request. Tests hold
+it to that, and its release is bounded.
 """
 
 from __future__ import annotations
@@ -173,6 +174,11 @@ class Connection(RequestHandler):
             return None
         self._waits = None
         return Intake(self, transport, request.content, size)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - as it is called
+        """As aiohttp does, where reading was paused: it asks for this with every piece of a body that is read."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -282,4 +282,4 @@ def test_what_is_leant_on_is_there() -> None:
     Of aiohttp's: without one of these, bodies would be read in the old way, or not at all.
     """
     assert {"_messages", "_request_in_progress", "_read_bufsize"} <= set(RequestHandler.__slots__)
-    assert "_parser" in BaseProtocol.__slots__
+    assert {"_parser", "_reading_paused"} <= set(BaseProtocol.__slots__)
