@@ -373,13 +373,9 @@ class Belief:
         cache.on_lost = self._lost
         return cache
 
-    def _lost(self, node: Node, pool: Lost) -> None:
+    def _lost(self, hashes: Sequence[int], pool: Lost, of_state: bool) -> None:  # noqa: FBT001 - as a cache tells it
         by = self._booking.id if isinstance(self._booking, Conversation) else None
-        # Where reuse needs snapshots, it ended when the snapshot went, with its run or without.
-        of_state = node.snapshot
-        if of_state or self.cache.spec.snapshots is None:
-            block = node.hashes[-1 if of_state else 0]
-            self._evictions.note(self._replica, block, pool, by, of_state=of_state, was_told=self._is_told)
+        self._evictions.note(self._replica, hashes[0], pool, by, of_state=of_state, was_told=self._is_told)
 
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
@@ -406,7 +402,9 @@ class Belief:
             losses = priced.losses = Losses(self.cache, priced.prices, pace)
         harm_s = losses.harm_s(tokens, slots, most_s)
         if losses.concern(owner, outlook.path):
-            return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots, most_s)
+            path, inside = outlook.path, outlook.found.depth - outlook.found.above
+            own = Losses(self.cache, prices, pace, owner=owner, path=path, inside=inside)
+            return own.harm_s(tokens, slots, most_s)
         return harm_s
 
     @contextmanager
