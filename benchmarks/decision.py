@@ -135,6 +135,13 @@ class TimedOffers(Offers):
         self.took_s += process_time() - began
         return iter(found)
 
+    def harm(self, *looking: Any, **how: bool) -> tuple[float, bool]:
+        """The same."""
+        began = process_time()
+        found = super().harm(*looking, **how)
+        self.took_s += process_time() - began
+        return found
+
 
 class Timed(Router):
     """The router, with a clock at its parts."""

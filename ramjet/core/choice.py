@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission
-from ramjet.core.offers import Counted, Offers
-from ramjet.core.route import Ask, Candidate, Decision, decide, tied_until_s
+from ramjet.core.offers import Offers
+from ramjet.core.ranking import Ranking
+from ramjet.core.route import Ask, Candidate, Decision, Scored, decide, reason_of, tied_until_s
 from ramjet.core.visit import Visit
+
+
+class Found(NamedTuple):
+    """What there is for a request, now that it comes."""
+
+    decision: Decision | None
+    """None where it is to be held: then nobody asks who would be cheapest."""
+    free: Scored | None
+    """Where it may enter free of charge, if that was asked."""
 
 
 class Choice:
@@ -35,7 +47,7 @@ class Choice:
 
     def rank(self, visit: Visit, now: float) -> Decision | None:
         """Rank all replicas that can serve a request; None where there is none."""
-        candidates = self._candidates(visit, now, "all")
+        candidates = self._candidates(visit, now, harm=True)
         return self._decide(visit, candidates) if candidates else None
 
     def stay(self, visit: Visit, now: float) -> Decision | None:
@@ -68,44 +80,35 @@ class Choice:
         best = home.matched_tokens  # the ideal is nobody's
         return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
 
-    def glance(self, visit: Visit, now: float) -> list[Candidate]:
-        """All replicas that can serve a request which comes, with harm counted until it is too much to enter free of charge.
+    def look_around(self, visit: Visit, now: float, *, asks_to_enter: bool) -> Found | None:
+        """The decision among all replicas, and where admission lets it in; None where there is no replica.
 
-        Empty for one that does not have to wait: no prompt was read from it, or it was placed before. Where they are all
-        too dear, it is held, however much dearer they are.
+        What a replica would lose is counted only for those on whom the answer hangs.
         """
-        asks_to_enter = self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
-        return self._candidates(visit, now, "free") if asks_to_enter else []
-
-    def look_around(self, visit: Visit, now: float, glanced: Sequence[Candidate]) -> Decision | None:
-        """The decision among all replicas; None where there is none.
-
-        Harm is counted to the end only where that matters: nobody is chosen who is dearer so far than who is as good as the
-        cheapest that is free. What costs promise sees to that. `glanced` is what `glance` saw.
-        """
-        first_look = self._decide(visit, glanced) if glanced else None
-        if first_look is None or first_look.refused:
-            return self.rank(visit, now)
-        ranked, is_free = first_look.ranked, self._offers.policy.terms.costs_nothing
-        dear = [each for each in ranked if not is_free(each.candidate)]
-        if not dear or len(dear) == len(ranked):
-            return first_look
-        limit_s, home = tied_until_s(min(each.total_s for each in ranked if is_free(each.candidate))), self.home(visit)
-        matter = {
-            each.candidate.replica: each.candidate.long_tokens
-            for each in dear
-            if each.total_s <= limit_s or each.candidate.replica == home
-        }
-        if not matter:
-            return first_look
-        counted = self._offers.candidates(visit, [self._offers.fleet[name] for name in matter], matter, now)
-        known = {each.replica: each for each in counted}
-        candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
-        return self._decide(visit, candidates)
+        candidates = self._candidates(visit, now, harm=False)
+        if not candidates:
+            return None
+        ask, policy, home = self._ask(visit), self._offers.policy, self.home(visit)
+        decision = decide(ask, candidates, rules=policy.rules, costs=policy.costs)
+        if decision.refused:
+            # What the rules leave is ranked anew, and whether that changed the choice is to be seen.
+            counted = self._candidates(visit, now, harm=True)
+            decision = decide(ask, counted, rules=policy.rules, costs=policy.costs)
+            return Found(decision, self._admission.choose(decision.ranked, home) if asks_to_enter else None)
+        ranking = Ranking(ask, decision.ranked, policy.costs, partial(self._offers.harm, visit, now))
+        free = None
+        if asks_to_enter:
+            free = ranking.first_of(self._admission.has_place, policy.terms.costs_nothing)
+            free = self._admission.or_home(free, ranking.of(home))
+            if free is None and policy.terms.mode == "enforce":
+                return Found(None, None)
+        first = ranking.first()
+        reason = decision.reason if first is decision.chosen else reason_of(ask, first.candidate, candidates)
+        return Found(replace(decision, ranked=tuple(ranking.all()), reason=reason), free)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, visit: Visit, now: float, harm: Counted) -> list[Candidate]:
+    def _candidates(self, visit: Visit, now: float, *, harm: bool) -> list[Candidate]:
         able = self._offers.able(visit)
         longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
         return list(self._offers.candidates(visit, able, longs, now, harm=harm))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Literal
 
 from ramjet.core.beliefs import Belief
 from ramjet.core.conversations import Conversation, Conversations
@@ -19,9 +18,6 @@ from ramjet.core.returns import Returns
 from ramjet.core.route import Candidate
 from ramjet.core.slices import MOST_SLICES
 from ramjet.core.visit import Lease, Visit
-
-Counted = Literal["all", "free", "none"]
-"""How far harm is counted: to the end, until it is not free any more, or not at all."""
 
 _LEAD_S = 0.3
 """A reading that ends sooner than this keeps nobody out."""
@@ -100,7 +96,7 @@ class Offers:
         long_tokens: Mapping[str, int],
         now: float,
         *,
-        harm: Counted = "all",
+        harm: bool = True,
     ) -> Iterator[Candidate]:
         """These replicas as a request sees them, each looked at when it is asked for.
 
@@ -109,14 +105,14 @@ class Offers:
             replicas: the replicas.
             long_tokens: what is to be said of each, by name.
             now: the time.
-            harm: how far the harm there is counted, which is dearer than all the rest.
+            harm: whether the harm there is counted, which is dearer than all the rest.
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
-        policy, terms, read_s_of = self.policy, self.policy.terms, self.policy.reading.seconds
+        policy, read_s_of = self.policy, self.policy.reading.seconds
         prompt_tokens, shared_tokens, turn = visit.prompt_tokens, visit.shared_tokens, visit.turn
         blocks = None if turn is None else visit.usable
-        prices, most_s = self._prices(now), 2 * terms.most_allowance_s
+        prices, most_s = self._prices(now), self._most_s
         for replica in replicas:
             name, ours, others = replica.name, replica.in_flight, replica.others.at(now)
             belief = beliefs[name]
@@ -129,9 +125,8 @@ class Offers:
             if matched > shared_tokens:
                 own = matched - shared_tokens
                 found_s = pace * read_s_of(shared_tokens, matched)
-            if outlook is not None and turn is not None and harm != "none":
-                upto_s = most_s if harm == "all" else min(most_s, terms.free_upto_s(found_s, read_s))
-                harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
+            if harm and outlook is not None and turn is not None:
+                harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=most_s)
             # In the order of its fields, which is half as dear as by their names.
             yield Candidate(
                 name,
@@ -153,6 +148,22 @@ class Offers:
                 cold_reads,
                 between_s,
             )
+
+    def harm(self, visit: Visit, now: float, candidate: Candidate, *, all_of_it: bool) -> tuple[float, bool]:
+        """Seconds that others would lose at a replica that was looked at without that, and whether that is all.
+
+        If not `all_of_it` is asked for, it is counted until it is too much to enter free of charge.
+        """
+        blocks, turn, most_s = visit.usable, visit.turn, self._most_s
+        if blocks is None or turn is None:
+            return 0.0, True
+        if not all_of_it:
+            most_s = min(most_s, self.policy.terms.free_upto_s(candidate.found_s, candidate.read_s))
+        belief = self._beliefs[candidate.replica]
+        outlook = belief.outlook(blocks, visit.prompt_tokens)
+        prices = self._prices(now)
+        harm_s = belief.harm_s(outlook, visit.prompt_tokens, turn.conversation, prices, now, most_s=most_s)
+        return harm_s, all_of_it or harm_s <= most_s
 
     def read_s(self, belief: Belief, start: int, end: int) -> float:
         """Seconds that a replica takes to read from one length in tokens to another."""
@@ -180,6 +191,11 @@ class Offers:
             between_s = MOST_SLICES * (self.policy.slice_s or 0.0) if in_slices else 0.0
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), len(cold), between_s)
         return known[1]
+
+    @property
+    def _most_s(self) -> float:
+        """Where harm is counted no further: nobody could ever pay for it."""
+        return 2 * self.policy.terms.most_allowance_s
 
     def _prices(self, now: float) -> Prices:
         """What it costs others to lose something."""

@@ -42,6 +42,7 @@ class PrefillCost:
     reading: Reading = Reading()
     name: str = "prefill"
     breaks_ties: bool = False
+    counts_harm: bool = False
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds of reading, by what is believed to match."""
@@ -74,6 +75,7 @@ class QueueCost:
     request_s: float = 0.1
     name: str = "queue"
     breaks_ties: bool = False
+    counts_harm: bool = False
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds ahead of it there."""
@@ -90,6 +92,7 @@ class CrowdingCost:
     weight: float = 1.0
     name: str = "crowding"
     breaks_ties: bool = False
+    counts_harm: bool = True
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds of others."""
@@ -110,6 +113,7 @@ class BalanceCost:
     name: str = "balance"
     breaks_ties: bool = True
     """Where reading alone takes a minute, 5 % of it would hide a whole crowd."""
+    counts_harm: bool = False
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds; 0 for a conversation that already has a home, wherever that is, and where all pools are known."""
@@ -134,6 +138,7 @@ class LeaveCost:
     """What `QueueCost` charges for a request in flight."""
     name: str = "leave"
     breaks_ties: bool = False
+    counts_harm: bool = False
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""

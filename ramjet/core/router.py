@@ -109,25 +109,22 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
+        terms = self.policy.terms
+        asks_to_enter = visit.turn is not None and not visit.tried and terms.mode != "off"
         decision = self.choice.stay(visit, now)
+        free = None if decision is None else decision.chosen
         if decision is None:
-            glanced = self.choice.glance(visit, now)
-            if glanced and not any(map(self.policy.terms.costs_nothing, glanced)):
-                self._hold(visit, now)
+            found = self.choice.look_around(visit, now, asks_to_enter=asks_to_enter)
+            if found is None:
                 return None
-            decision = self.choice.look_around(visit, now, glanced)
-        if decision is None:
+            decision, free = found
+        if asks_to_enter and free is None and terms.mode == "enforce":
+            self._hold(visit, now)
             return None
-        chosen: Scored | None = decision.chosen
-        if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
-            chosen = self.admission.choose(decision.ranked, self.choice.home(visit))
-            if chosen is None and self.policy.terms.mode == "enforce":
-                self._hold(visit, now)
-                return None
-            visit.would_hold = chosen is None
-        if chosen is None or self.policy.terms.mode != "enforce":
-            chosen = decision.chosen
-        return self._book(visit, decision, chosen, now)
+        assert decision is not None
+        visit.would_hold = asks_to_enter and free is None
+        enters = free if asks_to_enter and terms.mode == "enforce" else None
+        return self._book(visit, decision, enters or decision.chosen, now)
 
     def admit(self, now: float, *, quick: bool = False) -> list[Visit]:
         """Let in those of the held that may enter now; their leases are booked.
@@ -155,7 +152,7 @@ class Router:
         def glance(visit: Visit) -> Iterator[Candidate]:
             # What a replica would lose is looked at where there is a place, and, once a second, by who is ranked.
             able = [each for each in self.offers.able(visit) if not quick or each.name in freed]
-            for candidate in self.offers.candidates(visit, able, {}, now, harm="none"):
+            for candidate in self.offers.candidates(visit, able, {}, now, harm=False):
                 if self.admission.has_place(candidate, visit):
                     replica = self.fleet[candidate.replica]
                     yield next(self.offers.candidates(visit, [replica], {}, now)) if quick else candidate
