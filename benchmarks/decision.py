@@ -43,6 +43,7 @@ from ramjet.core.choice import Choice
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.offers import Offers
+from ramjet.core.pace import Pace
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import Piece, Prompt
 from ramjet.core.route import Candidate
@@ -203,7 +204,7 @@ class Scene:
             self.router.resize(each.name, configured=full)
             for _ in range(WRITING):
                 writes = self._place(next(self._numbers), SYSTEM_TOKENS + OWN_TOKENS[0], on=each)
-                self.router.first_token(writes, self._now)
+                self._read(writes)
         for each in replicas[::READING_EVERY]:
             self._place(next(self._numbers), READING_TOKENS, on=each)
         for each in replicas:
@@ -284,10 +285,13 @@ class Scene:
         return visit
 
     def _end(self, visit: Visit) -> None:
-        assert visit.lease is not None
-        # Read in the time that the formula says, or the router would learn that these replicas read in no time.
-        self.router.first_token(visit, self._now + visit.lease.reading_s)
+        self._read(visit)
         self.router.finish(visit, self._now, outcome="ok", status=200, usage=Usage(prompt_tokens=visit.prompt_tokens))
+
+    def _read(self, visit: Visit) -> None:
+        """The first token, when the formula says, or the router would learn that these replicas read in no time."""
+        assert visit.lease is not None
+        self.router.first_token(visit, self._now + visit.lease.reading_s + Pace.BESIDE_S)
 
     def _arrival(self, number: int, tokens: int) -> Arrival:
         """A conversation's prompt of so many tokens, its system prompt first."""

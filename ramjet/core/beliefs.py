@@ -108,9 +108,9 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
-        # What prompts found, by their first block: the match, its runs, the snapshots on them, and how many blocks of it
-        # can be reused by a prompt that goes on. And for which version that is true.
-        self._outlooks: dict[int, tuple[Match, list[Node], int, int]] = {}
+        # What prompts found that go on from there, by their first block, and how many blocks of it can be reused. And for
+        # which version that is true.
+        self._outlooks: dict[int, tuple[int, Outlook]] = {}
         self._outlooks_of = 0
         self._priced: _Priced | None = None
 
@@ -134,17 +134,23 @@ class Belief:
             self._outlooks, self._outlooks_of = {}, self.version
         # Most prompts that begin alike leave what is there at the same place: where a common system prompt ends.
         known = self._outlooks.get(blocks.hashes[0])
-        if known is None or not self.cache.matches(blocks, known[0]):
+        if known is None or not self.cache.matches(blocks, known[1].found):
             found = self.cache.match(blocks)
             assert found.node is not None
             path = list(found.node.path())
-            depth = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found).depth
-            known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path), depth
-        found, path, slots, depth = known
-        known_tokens = blocks.tokens(found.depth)
-        if known_tokens < prompt_tokens:
-            return Outlook(Hit(depth, blocks.tokens(depth), known_tokens), path, slots, found)
-        return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots, found)
+            hit = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found)
+            known = hit.depth, Outlook(hit, path, sum([node.snapshot for node in path]), found)
+            self._outlooks[blocks.hashes[0]] = known
+        depth, outlook = known
+        hit, known_tokens = outlook.hit, blocks.ends[outlook.found.depth - 1]
+        if known_tokens >= prompt_tokens:
+            hit = self.cache.hit(blocks, prompt_tokens, outlook.found)
+        elif hit.known_tokens != known_tokens or hit.tokens != blocks.tokens(depth):
+            # The same blocks, which another estimate has made shorter or longer.
+            hit = Hit(depth, blocks.tokens(depth), known_tokens)
+        else:
+            return outlook
+        return Outlook(hit, outlook.path, outlook.slots, outlook.found)
 
     def fits(self, outlook: Outlook, prompt_tokens: int, others_tokens: int = 0) -> bool:
         """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief.

@@ -96,15 +96,20 @@ class Choice:
             decision = decide(ask, counted, rules=policy.rules, costs=policy.costs)
             return Found(decision, self._admission.choose(decision.ranked, home) if asks_to_enter else None)
         ranking = Ranking(ask, decision.ranked, policy.costs, partial(self._offers.harm, visit, now))
+        enforces = policy.terms.mode == "enforce"
+        # Who only watches has to know the first in any case.
+        first = None if asks_to_enter and enforces else ranking.first()
         free = None
         if asks_to_enter:
-            free = ranking.first_of(self._admission.has_place, policy.terms.costs_nothing)
+            free = ranking.first_free(self._admission.has_place, self._offers.free_upto_s)
             free = self._admission.or_home(free, ranking.of(home))
-            if free is None and policy.terms.mode == "enforce":
+            if free is None and enforces:
                 return Found(None, None)
-        first = ranking.first()
-        reason = decision.reason if first is decision.chosen else reason_of(ask, first.candidate, candidates)
-        return Found(replace(decision, ranked=tuple(ranking.all()), reason=reason), free)
+        first = first or ranking.first()
+        reason = decision.reason
+        if first.candidate.replica != decision.chosen.candidate.replica:
+            reason = reason_of(ask, first.candidate, candidates)
+        return Found(replace(decision, ranked=(first, *ranking.others(first)), reason=reason), free)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

@@ -113,6 +113,7 @@ class Offers:
         prompt_tokens, shared_tokens, turn = visit.prompt_tokens, visit.shared_tokens, visit.turn
         blocks = None if turn is None else visit.usable
         prices, most_s = self._prices(now), self._most_s
+        read: dict[tuple[float, int], float] = {}
         for replica in replicas:
             name, ours, others = replica.name, replica.in_flight, replica.others.at(now)
             belief = beliefs[name]
@@ -120,7 +121,9 @@ class Offers:
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
             outlook = None if blocks is None else belief.outlook(blocks, prompt_tokens)
             matched = outlook.hit.tokens if outlook is not None and policy.affinity else 0
-            read_s = round(pace * read_s_of(matched, prompt_tokens), 6)
+            read_s = read.get((pace, matched))
+            if read_s is None:
+                read_s = read[pace, matched] = round(pace * read_s_of(matched, prompt_tokens), 6)
             own, found_s, harm_s = 0, 0.0, 0.0
             if matched > shared_tokens:
                 own = matched - shared_tokens
@@ -157,13 +160,16 @@ class Offers:
         blocks, turn, most_s = visit.usable, visit.turn, self._most_s
         if blocks is None or turn is None:
             return 0.0, True
-        if not all_of_it:
-            most_s = min(most_s, self.policy.terms.free_upto_s(candidate.found_s, candidate.read_s))
+        upto_s = most_s if all_of_it else min(most_s, self.free_upto_s(candidate))
         belief = self._beliefs[candidate.replica]
         outlook = belief.outlook(blocks, visit.prompt_tokens)
         prices = self._prices(now)
-        harm_s = belief.harm_s(outlook, visit.prompt_tokens, turn.conversation, prices, now, most_s=most_s)
-        return harm_s, all_of_it or harm_s <= most_s
+        harm_s = belief.harm_s(outlook, visit.prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
+        return harm_s, harm_s <= upto_s or upto_s == most_s
+
+    def free_upto_s(self, candidate: Candidate) -> float:
+        """The most that others may lose at a replica where entry is to be free of charge."""
+        return self.policy.terms.free_upto_s(candidate.found_s, candidate.read_s)
 
     def read_s(self, belief: Belief, start: int, end: int) -> float:
         """Seconds that a replica takes to read from one length in tokens to another."""

@@ -42,7 +42,7 @@ class PrefillCost:
     reading: Reading = Reading()
     name: str = "prefill"
     breaks_ties: bool = False
-    counts_harm: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds of reading, by what is believed to match."""
@@ -75,7 +75,7 @@ class QueueCost:
     request_s: float = 0.1
     name: str = "queue"
     breaks_ties: bool = False
-    counts_harm: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds ahead of it there."""
@@ -89,14 +89,13 @@ class CrowdingCost:
     Zero where the pools are not known, or have room.
     """
 
-    weight: float = 1.0
+    harm_weight: float = 1.0
     name: str = "crowding"
     breaks_ties: bool = False
-    counts_harm: bool = True
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds of others."""
-        return [self.weight * each.harm_s for each in candidates]
+        return [self.harm_weight * each.harm_s for each in candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class BalanceCost:
     name: str = "balance"
     breaks_ties: bool = True
     """Where reading alone takes a minute, 5 % of it would hide a whole crowd."""
-    counts_harm: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds; 0 for a conversation that already has a home, wherever that is, and where all pools are known."""
@@ -138,7 +137,7 @@ class LeaveCost:
     """What `QueueCost` charges for a request in flight."""
     name: str = "leave"
     breaks_ties: bool = False
-    counts_harm: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""

@@ -6,7 +6,8 @@ anything, and it is counted for those on whom the answer hangs, until nobody who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -35,106 +36,117 @@ class Ranking:
         self._ask = ask
         self._costs = costs
         self._count = count
+        self._weights = [cost.harm_weight for cost in costs]
         # In this order all the time: the first of them are tied as far as is known, in the order in which ties go.
-        self._scored = list(ranked)
-        self._least_s = [each.total_s for each in ranked]
-        """What each costs at least..."""
-        self._exact_s: dict[int, float] = {}
-        """...and exactly, by its place."""
-        self._glanced: set[int] = set()
-        limit_s = tied_until_s(min(self._least_s))
-        self._tied = sum([total_s <= limit_s for total_s in self._least_s])
-        self._first: Scored | None = None
+        self._ranked = list(ranked)
+        self._harm_s = [0.0] * len(ranked)
+        """What others lose at least..."""
+        self._total_s = [each.total_s for each in ranked]
+        """...and what each costs at least..."""
+        self._known = [False] * len(ranked)
+        """...and whether that is all."""
+        self._cheapest_s = math.inf
+        """The least cost that is known."""
+        limit_s = tied_until_s(min(self._total_s))
+        self._tied = sum([total_s <= limit_s for total_s in self._total_s])
 
     def first(self) -> Scored:
         """The first."""
-        if self._first is None:
-            self._exact(0)
-            self._first = self._first_of_ties(lambda at: self._exact(at) is not None)
-            assert self._first is not None
-        return self._first
+        self._count_all(0)
+        first = self._first_of_ties(self._count_all)
+        assert first is not None
+        return self._scored(first)
 
-    def first_of(self, has_place: Callable[[Candidate], bool], is_free: Callable[[Candidate], bool]) -> Scored | None:
-        """The first that has a place, which needs no harm to be known, and may be entered free of charge; None: nobody."""
-        able = {at: self._by_total(at) for at, each in enumerate(self._scored) if has_place(each.candidate)}
+    def first_free(
+        self, has_place: Callable[[Candidate], bool], free_upto_s: Callable[[Candidate], float]
+    ) -> Scored | None:
+        """The first that has a place and where others lose no more than is free of charge; None: there is none."""
+        able = {at: self._by_total(at) for at, each in enumerate(self._ranked) if has_place(each.candidate)}
 
-        def enters(at: int) -> bool:
-            return at in able and is_free(self._glance(at).candidate)
+        def is_free(at: int) -> bool:
+            if at not in able:
+                return False
+            candidate = self._ranked[at].candidate
+            if not self._known[at] and not self._harm_s[at]:
+                self._take(at, *self._count(candidate, all_of_it=False))
+            return not self._harm_s[at] or self._harm_s[at] <= free_upto_s(candidate)
 
-        if next(filter(enters, able), None) is None:
+        if not any(map(is_free, able)):
             return None
-        first = self._first_of_ties(enters)
+        first = self._first_of_ties(is_free)
         if first is not None:
-            return first
+            return self._scored(first)
         best: int | None = None
         for at in sorted(able, key=able.__getitem__):
             if best is not None and able[at] > self._by_total(best):
                 break
-            if enters(at) and (best is None or self._by_total(at) < self._by_total(best)):
+            if is_free(at) and (best is None or self._by_total(at) < self._by_total(best)):
                 best = at
         assert best is not None
-        return self._scored[best]
+        return self._scored(best)
 
     def of(self, replica: str | None) -> Scored | None:
         """A replica's place in it, if it has one."""
-        return next((self._exact(at) for at, each in enumerate(self._scored) if each.candidate.replica == replica), None)
+        for at, each in enumerate(self._ranked if replica is not None else ()):
+            if each.candidate.replica == replica:
+                self._count_all(at)
+                return self._scored(at)
+        return None
 
-    def all(self) -> Iterator[Scored]:
-        """All of them: the first, and then as they rank as far as is known."""
-        first = self.first()
-        yield first
-        yield from (each for each in self._scored if each is not first)
+    def others(self, first: Scored) -> list[Scored]:
+        """All but the first, as they rank as far as is known."""
+        order = sorted(range(len(self._ranked)), key=self._total_s.__getitem__)
+        return [self._scored(at) for at in order if self._ranked[at].candidate.replica != first.candidate.replica]
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _first_of_ties(self, may: Callable[[int], bool]) -> Scored | None:
-        """The first that may of those that are as good as the cheapest; None: none of them may. Somebody's cost is known."""
+    def _first_of_ties(self, may: Callable[[int], bool]) -> int | None:
+        """The first that may of those that are as good as the cheapest; None: none of them. What one costs is known."""
         for at in self._may_tie():
             if not may(at):
                 continue
-            total_s = self._exact_s[at]
-            while tied_until_s(min(self._least_s)) < total_s <= tied_until_s(min(self._exact_s.values())):
-                # It may be tied: that is sure once the cheapest is known.
-                unknown = [other for other in range(len(self._scored)) if other not in self._exact_s]
-                self._exact(min(unknown, key=self._least_s.__getitem__))
-            if total_s <= tied_until_s(min(self._least_s)):
-                return self._scored[at]
+            total_s = self._total_s[at]
+            while total_s <= tied_until_s(self._cheapest_s):
+                if total_s <= tied_until_s(min(self._total_s)):
+                    return at
+                # Whether it is tied is sure once the cheapest is known.
+                unknown = [other for other, known in enumerate(self._known) if not known]
+                self._count_all(min(unknown, key=self._total_s.__getitem__))
         return None
 
     def _may_tie(self) -> Sequence[int]:
         """Who may be as good as the cheapest, in the order in which ties go."""
-        limit_s = tied_until_s(min(self._exact_s.values()))
-        late = [at for at in range(self._tied, len(self._scored)) if self._least_s[at] <= limit_s]
+        limit_s = tied_until_s(self._cheapest_s)
+        late = [at for at in range(self._tied, len(self._ranked)) if self._total_s[at] <= limit_s]
         if not late:
             return range(self._tied)
         order = tie_order(self._ask, self._costs)
-        return sorted([*range(self._tied), *late], key=lambda at: order(self._scored[at]))
+        return sorted([*range(self._tied), *late], key=lambda at: order(self._ranked[at]))
 
     def _by_total(self, at: int) -> tuple[float, str]:
-        return self._least_s[at], self._scored[at].candidate.identity
+        return self._total_s[at], self._ranked[at].candidate.identity
 
-    def _exact(self, at: int) -> Scored:
-        """With all that others lose."""
-        if at not in self._exact_s:
-            self._take(at, *self._count(self._scored[at].candidate, all_of_it=True))
-        return self._scored[at]
-
-    def _glance(self, at: int) -> Scored:
-        """With what others lose, until that is too much to enter free of charge."""
-        if at not in self._exact_s and at not in self._glanced:
-            self._glanced.add(at)
-            self._take(at, *self._count(self._scored[at].candidate, all_of_it=False))
-        return self._scored[at]
+    def _count_all(self, at: int) -> bool:
+        """Know what it costs; True."""
+        if not self._known[at]:
+            self._take(at, *self._count(self._ranked[at].candidate, all_of_it=True))
+        return True
 
     def _take(self, at: int, harm_s: float, is_all: bool) -> None:  # noqa: FBT001 - as it was counted
-        each = self._scored[at]
+        self._harm_s[at], self._known[at] = harm_s, is_all
         if harm_s:
+            self._total_s[at] = sum(self._seconds(at))
+        if is_all and self._total_s[at] < self._cheapest_s:
+            self._cheapest_s = self._total_s[at]
+
+    def _seconds(self, at: int) -> list[float]:
+        """Its costs, with what is known of the harm."""
+        harm_s, seconds = self._harm_s[at], self._ranked[at].seconds
+        return [weight * harm_s if weight else s for weight, s in zip(self._weights, seconds, strict=True)]
+
+    def _scored(self, at: int) -> Scored:
+        each, harm_s = self._ranked[at], self._harm_s[at]
+        if harm_s and each.candidate.harm_s != harm_s:
             candidate = replace(each.candidate, harm_s=harm_s)
-            seconds = tuple(
-                cost.seconds(self._ask, [candidate])[0] if cost.counts_harm else known_s
-                for cost, known_s in zip(self._costs, each.seconds, strict=True)
-            )
-            self._scored[at] = Scored(candidate, sum(seconds), each.names, seconds)
-            self._least_s[at] = self._scored[at].total_s
-        if is_all:
-            self._exact_s[at] = self._least_s[at]
+            each = self._ranked[at] = Scored(candidate, self._total_s[at], each.names, self._seconds(at))
+        return each

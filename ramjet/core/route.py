@@ -126,8 +126,8 @@ class Cost(Protocol):
         """Whether it also decides between replicas that are as good by everything together."""
 
     @property
-    def counts_harm(self) -> bool:
-        """Whether it depends on what others lose; such a cost looks at each candidate by itself, and breaks no ties."""
+    def harm_weight(self) -> float:
+        """Seconds that it charges for each second that others lose, and nothing else if any; then it breaks no ties."""
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> Sequence[float]:
         """Seconds at each of the candidates, never negative."""
