@@ -14,8 +14,8 @@ third is being read, a cold prompt of 30,000 tokens. Then these are timed:
 Between two of them sixteen other conversations are served a turn, for so many turns come on one that begins: what was
 worked out about those replicas is out of date then.
 
-A decision is `arrive` and `place`. Its parts: recognise the conversation, look at every replica, rank them, book the
-place. The body has been read and its prompt hashed before; how long the hashing took is printed beside it. Times are
+A decision is `arrive` and `place`. Its parts: recognise the conversation, look at every replica, rank them, for which
+what some would lose is counted, and book the place. The body has been read and its prompt hashed before; how long the hashing took is printed beside it. Times are
 of the processor: a decision waits for nothing, and what else the machine does is not its cost.
 """
 
@@ -135,13 +135,6 @@ class TimedOffers(Offers):
         found = list(super().candidates(*looking, **how))
         self.took_s += process_time() - began
         return iter(found)
-
-    def harm(self, *looking: Any, **how: bool) -> tuple[float, bool]:
-        """The same."""
-        began = process_time()
-        found = super().harm(*looking, **how)
-        self.took_s += process_time() - began
-        return found
 
 
 class Timed(Router):

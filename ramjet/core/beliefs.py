@@ -361,10 +361,11 @@ class Belief:
         if tokens and slots and is_full and found.path:
             # One that is about to go stands near the beginning, where the walk is short.
             before = takewhile(lambda node: node is not found.path[0], islice(cache.least_used(), _FAR))
-            newer_tokens = 1 - sum(node.tokens for node in before) / tokens
+            newer_tokens = 1 - sum([node.ends[-1] - node.start for node in before]) / tokens
             mine = next((node for node in found.path if node.snapshot), None)
-            after = takewhile(lambda node: node is not mine, reversed(cache.snapshots))
-            newer_slots = (pools.private_slots + sum(1 for _ in after)) / slots
+            if mine is not None:
+                older = sum([1 for _ in takewhile(lambda node: node is not mine, islice(cache.snapshots, _FAR))])
+                newer_slots = (pools.private_slots + len(cache.snapshots) - 1 - older) / slots
         return Pressure(
             tokens_ratio=tokens_ratio,
             slots_ratio=slots_ratio,
@@ -401,8 +402,6 @@ class Belief:
             priced = self._priced = _Priced(self.version, pace, now, prices)
         tokens = prompt_tokens - outlook.hit.tokens
         slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
-        if self.cache.has_room(tokens, slots):
-            return 0.0
         losses = priced.losses
         if losses is None:
             losses = priced.losses = Losses(self.cache, priced.prices, pace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -95,7 +94,7 @@ class Choice:
             counted = self._candidates(visit, now, harm=True)
             decision = decide(ask, counted, rules=policy.rules, costs=policy.costs)
             return Found(decision, self._admission.choose(decision.ranked, home) if asks_to_enter else None)
-        ranking = Ranking(ask, decision.ranked, policy.costs, partial(self._offers.harm, visit, now))
+        ranking = Ranking(ask, decision.ranked, policy.costs, self._offers.counting(visit, now))
         enforces = policy.terms.mode == "enforce"
         # Who only watches has to know the first in any case.
         first = None if asks_to_enter and enforces else ranking.first()

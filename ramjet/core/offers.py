@@ -14,6 +14,7 @@ from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.losses import Prices
 from ramjet.core.policies import Policy, long_from
+from ramjet.core.ranking import Counting
 from ramjet.core.returns import Returns
 from ramjet.core.route import Candidate
 from ramjet.core.slices import MOST_SLICES
@@ -152,20 +153,21 @@ class Offers:
                 between_s,
             )
 
-    def harm(self, visit: Visit, now: float, candidate: Candidate, *, all_of_it: bool) -> tuple[float, bool]:
-        """Seconds that others would lose at a replica that was looked at without that, and whether that is all.
+    def counting(self, visit: Visit, now: float) -> Counting:
+        """What counts the harm that a request would do at a replica that was looked at without."""
+        blocks, turn, most_s, prompt_tokens = visit.usable, visit.turn, self._most_s, visit.prompt_tokens
+        beliefs, prices = self._beliefs, self._prices(now)
 
-        If not `all_of_it` is asked for, it is counted until it is too much to enter free of charge.
-        """
-        blocks, turn, most_s = visit.usable, visit.turn, self._most_s
-        if blocks is None or turn is None:
-            return 0.0, True
-        upto_s = most_s if all_of_it else min(most_s, self.free_upto_s(candidate))
-        belief = self._beliefs[candidate.replica]
-        outlook = belief.outlook(blocks, visit.prompt_tokens)
-        prices = self._prices(now)
-        harm_s = belief.harm_s(outlook, visit.prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
-        return harm_s, harm_s <= upto_s or upto_s == most_s
+        def count(candidate: Candidate, *, all_of_it: bool) -> tuple[float, bool]:
+            if blocks is None or turn is None:
+                return 0.0, True
+            upto_s = most_s if all_of_it else min(most_s, self.free_upto_s(candidate))
+            belief = beliefs[candidate.replica]
+            outlook = belief.outlook(blocks, prompt_tokens)
+            harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
+            return harm_s, harm_s <= upto_s or upto_s == most_s
+
+        return count
 
     def free_upto_s(self, candidate: Candidate) -> float:
         """The most that others may lose at a replica where entry is to be free of charge."""

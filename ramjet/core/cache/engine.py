@@ -267,7 +267,12 @@ class EngineCache(PrefixCache):
     def _cap_ahead(self, seat: Seat, saved: list[int], states: Snapshots) -> None:
         """As `_cap`, for a path whose last runs are not in the tree yet: `saved` are the snapshots of those."""
         assert states.per_path is not None
-        above = [] if seat.tail is None else [node for node in seat.tail.path() if node.snapshot]
+        above: list[Node] = []
+        node = seat.tail
+        while node is not None:
+            if node.snapshot:
+                above.append(node)
+            node = node.parent
         over = len(above) + len(saved) - states.per_path
         for node in reversed(above) if over > 0 else ():
             # What is read next grows from the last of them.
