@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,7 @@ class Size:
 
 
 BASE = Size(replicas=64, conversations=50_000, tokens=300_000)
+LARGE = Size(replicas=1_000, conversations=200_000, tokens=300_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,10 @@ class Figures:
     book_ms: float
     hash_ms: float
     """Before the decision: the prompt's fingerprint."""
+    believed_mb: float
+    """What history and beliefs take, by the router's estimate..."""
+    process_mb: float
+    """...and the most that the process has taken so far, the benchmark's own included."""
 
 
 class TimedOffers(Offers):
@@ -233,6 +239,8 @@ class Scene:
             rank_ms=median["rank"],
             book_ms=median["book"],
             hash_ms=median["hash"],
+            believed_mb=self.router.memory_bytes / (1 << 20),
+            process_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
 
     def _decide(self, number: int, tokens: int, took: defaultdict[str, list[float]]) -> None:
@@ -308,12 +316,12 @@ def _message(begins: str, tokens: int) -> Piece:
 
 
 def sizes(base: Size, *, growth: bool) -> list[Size]:
-    """What is to be measured: one size, or that and each of its three numbers grown alone."""
+    """What is to be measured: one size, or that, each of its three numbers grown alone, and a large fleet."""
     if not growth:
         return [base]
     grown = [replace(base, **{name: value}) for name, values in GROWTH.items() for value in values]
     # Those of one scene stand together, for filling it takes longest.
-    return sorted({base, *grown}, key=lambda size: (size.conversations, size.replicas, size.tokens))
+    return sorted({base, LARGE, *grown}, key=lambda size: (size.conversations, size.replicas, size.tokens))
 
 
 def measure(wanted: Sequence[Size], decisions: int) -> Iterator[Figures]:
@@ -381,7 +389,7 @@ def _say(what: str) -> None:
     help="Length of the prompts that are timed.",
 )
 @click.option("--decisions", type=click.IntRange(min=2), default=300, show_default=True, help="Timed, of each kind.")
-@click.option("--growth", is_flag=True, help="Also grow each of the three numbers alone.")
+@click.option("--growth", is_flag=True, help="Also grow each of the three numbers alone, and a large fleet.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the growth into this file (PNG or SVG)."
 )
@@ -401,12 +409,13 @@ def main(
         return
     click.echo(
         "replicas  conversations   tokens  kind  held |  ms: median    p99 | recognise  look  rank  book |  hash"
+        " |  MB: beliefs  process"
     )
     for row in rows:
         click.echo(
             f"{row.replicas:8}  {row.conversations:13,}  {row.tokens:7,}  {row.kind}  {row.held / row.decisions:4.0%} | "
             f"{row.median_ms:11.2f} {row.p99_ms:6.1f} | {row.recognise_ms:9.2f} {row.look_ms:5.2f} {row.rank_ms:5.2f} "
-            f"{row.book_ms:5.2f} | {row.hash_ms:5.2f}"
+            f"{row.book_ms:5.2f} | {row.hash_ms:5.2f} | {row.believed_mb:12,.0f} {row.process_mb:8,.0f}"
         )
 
 

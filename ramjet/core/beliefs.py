@@ -380,8 +380,9 @@ class Belief:
         cache.on_lost = self._lost
         return cache
 
-    def _lost(self, hashes: Sequence[int], pool: Lost, of_state: bool) -> None:  # noqa: FBT001 - as a cache tells it
+    def _lost(self, hashes: Sequence[int], pool: Lost) -> None:
         by = self._booking.id if isinstance(self._booking, Conversation) else None
+        of_state = self.cache.spec.snapshots is not None
         self._evictions.note(self._replica, hashes[0], pool, by, of_state=of_state, was_told=self._is_told)
 
     def harm_s(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission
+from ramjet.core.beliefs import Outlook
+from ramjet.core.fleet import Replica
 from ramjet.core.offers import Offers
 from ramjet.core.ranking import Ranking
 from ramjet.core.route import Ask, Candidate, Decision, Scored, decide, reason_of, tied_until_s
 from ramjet.core.visit import Visit
+
+SMALL = 64
+"""In a fleet of so many all replicas are looked at for a request that does not simply go home..."""
+LOOKED_AT = 16
+"""...and in a larger one so many."""
 
 
 class Found(NamedTuple):
@@ -44,10 +51,19 @@ class Choice:
         # Whose home has been removed is new again, or all of them would go to one replica.
         return home if home in self._offers.fleet.replicas else None
 
-    def rank(self, visit: Visit, now: float) -> Decision | None:
-        """Rank all replicas that can serve a request; None where there is none."""
-        candidates = self._candidates(visit, now, harm=True)
-        return self._decide(visit, candidates) if candidates else None
+    def rank(self, visit: Visit, now: float, *, everywhere: bool = False) -> Decision | None:
+        """Rank the replicas that can serve a request; None where there is none.
+
+        Args:
+            visit: the request.
+            now: the time.
+            everywhere: look at all of them, however many they are.
+        """
+        ask, able = self._ask(visit), self._offers.able(visit)
+        if not able:
+            return None
+        candidates = self._candidates(visit, able if everywhere else self._worth_a_look(visit, ask, able, now), now)
+        return self._decide(ask, candidates, len(able))
 
     def stay(self, visit: Visit, now: float) -> Decision | None:
         """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
@@ -67,7 +83,7 @@ class Choice:
         ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
         # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
         others = ideal, replace(ideal, replica=" ", in_flight=home.in_flight)
-        decision = self._decide(visit, (home, *others))
+        decision = self._decide(self._ask(visit), (home, *others), 1)
         here, *elsewhere = decision.ranked
         # Where a rule refuses one of them, or would all, it has to see who the others are.
         if decision.refused or decision.reason != "affinity" or here.candidate is not home:
@@ -84,18 +100,22 @@ class Choice:
 
         What a replica would lose is counted only for those on whom the answer hangs.
         """
-        candidates = self._candidates(visit, now, harm=False)
-        if not candidates:
+        ask, able = self._ask(visit), self._offers.able(visit)
+        if not able:
             return None
-        ask, policy, home = self._ask(visit), self._offers.policy, self.home(visit)
-        decision = decide(ask, candidates, rules=policy.rules, costs=policy.costs)
+        policy, home, near = self._offers.policy, ask.home, self._worth_a_look(visit, ask, able, now)
+        looks: dict[str, Outlook] = {}
+        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(near))
+        candidates = list(self._offers.candidates(visit, near, longs, now, harm=False, looks=looks))
+        enforces, count = policy.terms.mode == "enforce", self._offers.counting(visit, now, looks)
+        if asks_to_enter and enforces and not any(count(each)[1] for each in candidates):
+            return Found(None, None)
+        decision = self._decide(ask, candidates, len(able))
         if decision.refused:
             # What the rules leave is ranked anew, and whether that changed the choice is to be seen.
-            counted = self._candidates(visit, now, harm=True)
-            decision = decide(ask, counted, rules=policy.rules, costs=policy.costs)
+            decision = self._decide(ask, self._candidates(visit, near, now), len(able))
             return Found(decision, self._admission.choose(decision.ranked, home) if asks_to_enter else None)
-        ranking = Ranking(ask, decision.ranked, policy.costs, self._offers.counting(visit, now))
-        enforces = policy.terms.mode == "enforce"
+        ranking = Ranking(ask, decision.ranked, policy.costs, count)
         # Who only watches has to know the first in any case.
         first = None if asks_to_enter and enforces else ranking.first()
         free = None
@@ -112,14 +132,18 @@ class Choice:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, visit: Visit, now: float, *, harm: bool) -> list[Candidate]:
-        able = self._offers.able(visit)
-        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
-        return list(self._offers.candidates(visit, able, longs, now, harm=harm))
+    def _worth_a_look(self, visit: Visit, ask: Ask, able: Sequence[Replica], now: float) -> Sequence[Replica]:
+        """All that are able, or of a large fleet those that are looked at."""
+        return able if len(able) <= SMALL else self._offers.nearest(visit, able, ask, LOOKED_AT, now)
 
-    def _decide(self, visit: Visit, candidates: Collection[Candidate]) -> Decision:
+    def _candidates(self, visit: Visit, replicas: Sequence[Replica], now: float) -> list[Candidate]:
+        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(replicas))
+        return list(self._offers.candidates(visit, replicas, longs, now))
+
+    def _decide(self, ask: Ask, candidates: Collection[Candidate], able: int) -> Decision:
         policy = self._offers.policy
-        return decide(self._ask(visit), candidates, rules=policy.rules, costs=policy.costs)
+        decision = decide(ask, candidates, rules=policy.rules, costs=policy.costs)
+        return decision if len(candidates) >= able else replace(decision, not_looked_at=able - len(candidates))
 
     def _ask(self, visit: Visit) -> Ask:
         conversation = visit.turn.conversation if visit.turn is not None else None

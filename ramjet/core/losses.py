@@ -68,7 +68,7 @@ class Losses:
         self._snapshots = iter(cache.snapshots)
         self._states: dict[Node, tuple[object, float]] = {}
         self._worths: dict[object, float] = {}
-        self._harms: dict[tuple[int, int, float], float] = {}
+        self._harms: dict[tuple[int, float, int, float], float] = {}
 
     def concern(self, owner: object, path: Sequence[Node]) -> bool:
         """Whether something of an owner's, or of a path, may be among what was seen to go: they need a walk of their own."""

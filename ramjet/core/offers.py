@@ -9,17 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from ramjet.core.beliefs import Belief
+from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.losses import Prices
-from ramjet.core.policies import Policy, long_from
+from ramjet.core.policies import LongPromptRule, Policy, QueueCost, long_from
 from ramjet.core.ranking import Counting
 from ramjet.core.returns import Returns
-from ramjet.core.route import Candidate
+from ramjet.core.route import TIE_S, Ask, Candidate, rendezvous
 from ramjet.core.slices import MOST_SLICES
 from ramjet.core.visit import Lease, Visit
 
+_CROWDED = 1 << 40
+"""More than any replica has ahead of it: where other long conversations leave no room comes last."""
 _LEAD_S = 0.3
 """A reading that ends sooner than this keeps nobody out."""
 _IDLE = 0.0, 0, 0.0
@@ -74,6 +76,37 @@ class Offers:
             replicas = [each for each in replicas if not each.models or model in each.models]
         return replicas
 
+    def nearest(self, visit: Visit, replicas: Sequence[Replica], ask: Ask, most: int, now: float) -> list[Replica]:
+        """Of many replicas so many that are worth a closer look, by what is known of them without one.
+
+        Those that may hold something of the prompt: the home, and where the conversations are that it shares it with. Those
+        that a rule may keep it to. And those that have the least ahead of whoever comes; among equals rendezvous decides, as
+        it does in a decision, so that routers agree.
+        """
+        kept = {ask.home, *visit.holders}
+        for rule in self.policy.rules:
+            if isinstance(rule, LongPromptRule) and ask.body_bytes >= rule.least_bytes:
+                kept.update(rule.replicas)
+        near = [each for each in replicas if each.name in kept or each.whole in kept] if kept else []
+        request_s = next((each.request_s for each in self.policy.costs if isinstance(each, QueueCost)), 0.0)
+        steps = []
+        for each in replicas:
+            others = each.others.at(now)
+            ahead_s = request_s * (each.in_flight + others.requests) + others.queue_s
+            # Nobody tells apart what is nearer than a tie.
+            steps.append(int((ahead_s + each.queue_s if each.queue else ahead_s) / TIE_S))
+        long_tokens = self.long_tokens(visit, self.smallest_pool(replicas))
+        if long_tokens:
+            for at, each in enumerate(replicas):
+                pool_tokens, beside = self._beliefs[each.name].pool_tokens, long_tokens.get(each.name, 0)
+                if beside and (pool_tokens is None or beside + visit.prompt_tokens > pool_tokens):
+                    steps[at] += _CROWDED
+        last = sorted(steps)[most - 1]
+        first = [each for each, step in zip(replicas, steps, strict=True) if step < last]
+        tied = [each for each, step in zip(replicas, steps, strict=True) if step == last]
+        tied.sort(key=lambda each: -rendezvous(ask.conversation, each.identity))
+        return list(dict.fromkeys([*near, *first, *tied]))[: max(most, len(near))]
+
     def smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
         """The smallest of their token pools that are known."""
         beliefs = self._beliefs
@@ -98,6 +131,7 @@ class Offers:
         now: float,
         *,
         harm: bool = True,
+        looks: dict[str, Outlook] | None = None,
     ) -> Iterator[Candidate]:
         """These replicas as a request sees them, each looked at when it is asked for.
 
@@ -107,6 +141,7 @@ class Offers:
             long_tokens: what is to be said of each, by name.
             now: the time.
             harm: whether the harm there is counted, which is dearer than all the rest.
+            looks: where to note what the prompt finds at each, for `counting`.
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
@@ -129,6 +164,8 @@ class Offers:
             if matched > shared_tokens:
                 own = matched - shared_tokens
                 found_s = pace * read_s_of(shared_tokens, matched)
+            if looks is not None and outlook is not None:
+                looks[name] = outlook
             if harm and outlook is not None and turn is not None:
                 harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=most_s)
             # In the order of its fields, which is half as dear as by their names.
@@ -153,18 +190,17 @@ class Offers:
                 between_s,
             )
 
-    def counting(self, visit: Visit, now: float) -> Counting:
+    def counting(self, visit: Visit, now: float, looks: Mapping[str, Outlook]) -> Counting:
         """What counts the harm that a request would do at a replica that was looked at without."""
-        blocks, turn, most_s, prompt_tokens = visit.usable, visit.turn, self._most_s, visit.prompt_tokens
+        turn, most_s, prompt_tokens = visit.turn, self._most_s, visit.prompt_tokens
         beliefs, prices = self._beliefs, self._prices(now)
 
-        def count(candidate: Candidate, *, all_of_it: bool) -> tuple[float, bool]:
-            if blocks is None or turn is None:
+        def count(candidate: Candidate, upto_s: float | None = None) -> tuple[float, bool]:
+            name = candidate.replica
+            if turn is None or name not in looks:
                 return 0.0, True
-            upto_s = most_s if all_of_it else min(most_s, self.free_upto_s(candidate))
-            belief = beliefs[candidate.replica]
-            outlook = belief.outlook(blocks, prompt_tokens)
-            harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
+            upto_s = min(most_s, self.free_upto_s(candidate) if upto_s is None else upto_s)
+            harm_s = beliefs[name].harm_s(looks[name], prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
             return harm_s, harm_s <= upto_s or upto_s == most_s
 
         return count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -18,8 +19,9 @@ from ramjet.core.route import Ask, Candidate, Cost, Scored, tie_order, tied_unti
 class Counting(Protocol):
     """Counts what others would lose at a replica."""
 
-    def __call__(self, candidate: Candidate, *, all_of_it: bool) -> tuple[float, bool]:
-        """Seconds, and whether that is all; not `all_of_it`: until it is too much to enter free of charge."""
+    def __call__(self, candidate: Candidate, upto_s: float | None = None) -> tuple[float, bool]:
+        """Seconds, and whether that is all: what comes after the first that makes it more than `upto_s` is not counted; None:
+        than is free of charge."""
 
 
 class Ranking:
@@ -31,12 +33,13 @@ class Ranking:
             ask: the request.
             ranked: the replicas, ranked as if nobody lost anything there.
             costs: what they were ranked by.
-            count: asked at most twice for each.
+            count: counts what others would lose.
         """
         self._ask = ask
         self._costs = costs
         self._count = count
         self._weights = [cost.harm_weight for cost in costs]
+        self._weight = sum(self._weights)
         # In this order all the time: the first of them are tied as far as is known, in the order in which ties go.
         self._ranked = list(ranked)
         self._harm_s = [0.0] * len(ranked)
@@ -53,7 +56,7 @@ class Ranking:
     def first(self) -> Scored:
         """The first."""
         self._count_all(0)
-        first = self._first_of_ties(self._count_all)
+        first = self._first_of_ties(self._count_until_dear)
         assert first is not None
         return self._scored(first)
 
@@ -67,8 +70,8 @@ class Ranking:
             if at not in able:
                 return False
             candidate = self._ranked[at].candidate
-            if not self._known[at] and not self._harm_s[at]:
-                self._take(at, *self._count(candidate, all_of_it=False))
+            if not self._known[at] and self._harm_s[at] <= free_upto_s(candidate):
+                self._take(at, *self._count(candidate))
             return not self._harm_s[at] or self._harm_s[at] <= free_upto_s(candidate)
 
         if not any(map(is_free, able)):
@@ -102,16 +105,19 @@ class Ranking:
 
     def _first_of_ties(self, may: Callable[[int], bool]) -> int | None:
         """The first that may of those that are as good as the cheapest; None: none of them. What one costs is known."""
+        rest = [(total_s, at) for at, total_s in enumerate(self._total_s) if not self._known[at]]
+        heapify(rest)
         for at in self._may_tie():
             if not may(at):
                 continue
             total_s = self._total_s[at]
             while total_s <= tied_until_s(self._cheapest_s):
-                if total_s <= tied_until_s(min(self._total_s)):
+                while rest and self._known[rest[0][1]]:
+                    heappop(rest)
+                if not rest or total_s <= tied_until_s(min(rest[0][0], self._cheapest_s)):
                     return at
                 # Whether it is tied is sure once the cheapest is known.
-                unknown = [other for other, known in enumerate(self._known) if not known]
-                self._count_all(min(unknown, key=self._total_s.__getitem__))
+                self._count_until_dear(heappop(rest)[1])
         return None
 
     def _may_tie(self) -> Sequence[int]:
@@ -126,11 +132,21 @@ class Ranking:
     def _by_total(self, at: int) -> tuple[float, str]:
         return self._total_s[at], self._ranked[at].candidate.identity
 
-    def _count_all(self, at: int) -> bool:
-        """Know what it costs; True."""
+    def _count_all(self, at: int) -> None:
+        """Know what it costs."""
         if not self._known[at]:
-            self._take(at, *self._count(self._ranked[at].candidate, all_of_it=True))
-        return True
+            self._take(at, *self._count(self._ranked[at].candidate, math.inf))
+
+    def _count_until_dear(self, at: int) -> bool:
+        """Know what it costs, or that it is dearer than whoever is as good as the cheapest: then False."""
+        limit_s = tied_until_s(self._cheapest_s)
+        if not self._known[at] and self._total_s[at] <= limit_s:
+            # Some more, for the sum is rounded; nothing hangs on how much.
+            left_s = limit_s - self._ranked[at].total_s + 1.0
+            self._take(
+                at, *self._count(self._ranked[at].candidate, left_s / self._weight if self._weight else math.inf)
+            )
+        return self._known[at]
 
     def _take(self, at: int, harm_s: float, is_all: bool) -> None:  # noqa: FBT001 - as it was counted
         self._harm_s[at], self._known[at] = harm_s, is_all

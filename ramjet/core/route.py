@@ -162,6 +162,8 @@ class Decision(Struct, frozen=True):
     """What even an ideal replica would have cost; None unless that was reason enough to look at none but the first."""
     best_matched_tokens: int = 0
     """The most of the prompt that any of those that were looked at is believed to hold."""
+    not_looked_at: int = 0
+    """Replicas of a large fleet that were passed over, for others had less ahead of whoever came."""
 
     @property
     def chosen(self) -> Scored:
@@ -234,7 +236,7 @@ def tie_order(ask: Ask, costs: Sequence[Cost]) -> Callable[[Scored], tuple[int, 
         -each.candidate.own_tokens,
         each.candidate.replica != ask.home,
         sum(compress(each.seconds, breaking)),
-        -rendezvous(ask, each.candidate),
+        -rendezvous(ask.conversation, each.candidate.identity),
     )
 
 
@@ -243,9 +245,9 @@ def tied_until_s(least_s: float) -> float:
     return least_s + max(TIE_S, TIE_RATIO * least_s)
 
 
-def rendezvous(ask: Ask, candidate: Candidate) -> int:
+def rendezvous(conversation: int, identity: str) -> int:
     """A number that every router computes alike; the highest wins (rendezvous hashing, Thaler and Ravishankar 1996)."""
-    return xxhash.xxh3_64_intdigest(candidate.identity.encode(), seed=ask.conversation)
+    return xxhash.xxh3_64_intdigest(identity.encode(), seed=conversation)
 
 
 def reason_of(ask: Ask, chosen: Candidate, candidates: Sequence[Candidate]) -> str:

@@ -28,7 +28,7 @@ def harm_s(  # noqa: PLR0917 - as the method's
                 inside = outlook.found.depth - outlook.found.above if node is outlook.found.node else len(node.hashes)
                 pieces = [piece for piece in pieces if piece >= inside]
             worth = 0.0 if node.owner is owner or node.owner is None else prices.worth(node.owner)
-            freed = lost = 0.0
+            freed, lost = 0, 0.0
             # From its end, piece by piece; what they cost together is what reading them together takes.
             for piece in pieces:
                 start = node.ends[piece - 1] if piece else node.start

@@ -47,8 +47,8 @@ class Told(EngineCache):
     def __init__(self, spec: CacheSpec, *, at_once: bool) -> None:
         super().__init__(spec)
         self.at_once = at_once
-        self.lost: list[tuple[list[int], str, bool]] = []
-        self.on_lost = lambda hashes, pool, of_state: self.lost.append((list(hashes), pool, of_state))
+        self.lost: list[tuple[list[int], str]] = []
+        self.on_lost = lambda hashes, pool: self.lost.append((list(hashes), pool))
         self.seats: list[Seat] = []
 
     def play(self, event: tuple[str, object], now: float) -> None:
@@ -101,7 +101,8 @@ def test_at_once_is_as_chunk_by_chunk(spec: CacheSpec, events: list[tuple[str, o
         # What grew from one run goes in any order when that is forgotten.
         order = sorted if event[0] == "trim" else list
         assert order(one.lost) == order(other.lost)
-        one.lost.clear(), other.lost.clear()
+        one.lost.clear()
+        other.lost.clear()
         assert _holds(one, prompts) == _holds(other, prompts)
         assert (one.used_tokens, one.used_slots, one.held_tokens) == (
             other.used_tokens,

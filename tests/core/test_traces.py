@@ -159,8 +159,8 @@ def test_the_order_of_the_configuration_never_matters(
 class WatchedChoice(Choice):
     """Looks at every decision as it is made."""
 
-    def rank(self, visit: Visit, now: float) -> Decision | None:
-        decision = super().rank(visit, now)
+    def rank(self, visit: Visit, now: float, *, everywhere: bool = False) -> Decision | None:
+        decision = super().rank(visit, now, everywhere=everywhere)
         self._check(visit, decision, now)
         return decision
 

@@ -61,8 +61,7 @@ class Witness(EngineCache):
         _, pool, by = max(lost) if lost else (0, "per_path", None)
         return ("branch", None) if pool == "per_path" else (pool, by)
 
-    def _lost(self, hashes: Sequence[int], pool: Lost, of_state: bool) -> None:  # noqa: FBT001 - as a cache tells it
-        del of_state
+    def _lost(self, hashes: Sequence[int], pool: Lost) -> None:
         for block in hashes:
             self._gone[block] = next(self._numbers), pool, self.serving
 

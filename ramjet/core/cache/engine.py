@@ -84,9 +84,9 @@ class EngineCache(PrefixCache):
         self.held_tokens = 0
         """Tokens in the tree that running requests keep from eviction."""
         self.locked_snapshots = 0
-        self.on_lost: Callable[[Sequence[int], Lost, bool], None] | None = None
+        self.on_lost: Callable[[Sequence[int], Lost], None] | None = None
         """Told of what the device lets go for want of room: the hashes of a run's blocks, or, where reuse ends at snapshots,
-        the hash before one; which room; and whether it is a snapshot."""
+        the hash before one; and which room."""
         self._trimming: Lost | None = None
         self._reserved_tokens = 0
         # What only the host holds, least recently used first: runs, and states whose device copy is gone.
@@ -225,7 +225,8 @@ class EngineCache(PrefixCache):
             at = seat.read_tokens + tokens // grid * grid
             seat.read_tokens += tokens
             self.private_tokens += tokens
-            self._free_tokens()
+            if self.pool_tokens is not None and self.tokens + self.private_tokens > self.pool_tokens:
+                self._free_tokens()
             end = bisect_right(blocks.ends, at, depth)
             if tokens < grid or blocks.tokens(end) <= kept:
                 continue
@@ -240,9 +241,10 @@ class EngineCache(PrefixCache):
             if saves:
                 saved.append(depth)
                 self._cap_ahead(seat, saved, states)
-                self._free_slots(len(saved))
-                while len(saved) > 1 and states.slots is not None and self.used_slots + len(saved) > states.slots:
-                    self._tell_of(blocks, saved.pop(0), self._short_of)
+                if states.slots is not None and self.used_slots + len(saved) > states.slots:
+                    self._free_slots(len(saved))
+                    while len(saved) > 1 and self.used_slots + len(saved) > states.slots:
+                        self._tell_of(blocks, saved.pop(0), self._short_of)
         return bool(pieces) and self._take_in(seat, pieces, saved, now)
 
     def _take_in(self, seat: Seat, pieces: Sequence[int], saved: Sequence[int], now: float) -> bool:
@@ -268,11 +270,11 @@ class EngineCache(PrefixCache):
         """As `_cap`, for a path whose last runs are not in the tree yet: `saved` are the snapshots of those."""
         assert states.per_path is not None
         above: list[Node] = []
-        node = seat.tail
-        while node is not None:
-            if node.snapshot:
-                above.append(node)
-            node = node.parent
+        tail = seat.tail
+        while tail is not None:
+            if tail.snapshot:
+                above.append(tail)
+            tail = tail.parent
         over = len(above) + len(saved) - states.per_path
         for node in reversed(above) if over > 0 else ():
             # What is read next grows from the last of them.
@@ -611,17 +613,17 @@ class EngineCache(PrefixCache):
             return
         if self.spec.snapshots is not None:
             if node.snapshot:
-                self.on_lost(node.hashes[-1:], pool, True)
+                self.on_lost(node.hashes[-1:], pool)
             return
         end = len(node.hashes)
         for start in node.pieces(beyond):
-            self.on_lost(node.hashes[start:end], pool, False)
+            self.on_lost(node.hashes[start:end], pool)
             end = start
 
     def _tell_of(self, blocks: Blocks, depth: int, pool: Lost) -> None:
         """Say that a snapshot goes that never was in the tree: the one after so many blocks."""
         if self.on_lost is not None:
-            self.on_lost(blocks.hashes[depth - 1 : depth], pool, True)
+            self.on_lost(blocks.hashes[depth - 1 : depth], pool)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
