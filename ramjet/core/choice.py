@@ -108,6 +108,8 @@ class Choice:
         longs = self._offers.long_tokens(visit, self._offers.smallest_pool(near))
         candidates = list(self._offers.candidates(visit, near, longs, now, harm=False, looks=looks))
         enforces, count = policy.terms.mode == "enforce", self._offers.counting(visit, now, looks)
+        # Where the first is free the others are not counted, and how old a count is may show later: so in one order always.
+        candidates.sort(key=lambda each: each.identity)
         if asks_to_enter and enforces and not any(count(each)[1] for each in candidates):
             return Found(None, None)
         decision = self._decide(ask, candidates, len(able))

@@ -164,5 +164,5 @@ class Ranking:
         each, harm_s = self._ranked[at], self._harm_s[at]
         if harm_s and each.candidate.harm_s != harm_s:
             candidate = replace(each.candidate, harm_s=harm_s)
-            each = self._ranked[at] = Scored(candidate, self._total_s[at], each.names, self._seconds(at))
+            each = self._ranked[at] = Scored(candidate, self._total_s[at], each.names, tuple(self._seconds(at)))
         return each
