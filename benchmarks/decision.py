@@ -190,8 +190,6 @@ class Scene:
         self.router.enforce("off")
         replicas = list(self.router.fleet)
         least, most = map(math.log, OWN_TOKENS)
-        for each in replicas:
-            each.draining = True
         for number in range(conversations):
             tokens = SYSTEM_TOKENS + int(math.exp(self._chance.uniform(least, most)))
             self._end(self._place(number, tokens, on=replicas[number % len(replicas)]))
@@ -206,8 +204,6 @@ class Scene:
                 self._read(writes)
         for each in replicas[::READING_EVERY]:
             self._place(next(self._numbers), READING_TOKENS, on=each)
-        for each in replicas:
-            each.draining = False
 
     def measure(self, tokens: int, kind: Kind, decisions: int) -> Figures:
         """Time decisions of one kind about prompts of so many tokens."""
@@ -277,12 +273,12 @@ class Scene:
 
     def _place(self, number: int, tokens: int, on: Replica | None = None) -> Visit:
         visit = self.router.arrive(self._arrival(number, tokens), self._now)
+        fleet, everybody = self.router.fleet, self.router.fleet.replicas
         if on is not None:
-            # The others drain: what is timed later need not be done for everybody before.
-            on.draining = False
+            # As if there were no others: what is timed later need not be done for everybody before.
+            fleet.replicas = {on.name: on}
         assert self.router.place(visit, self._now) is not None
-        if on is not None:
-            on.draining = True
+        fleet.replicas = everybody
         return visit
 
     def _end(self, visit: Visit) -> None:

@@ -20,7 +20,7 @@ from ramjet.core.route import TIE_S, Ask, Candidate, rendezvous
 from ramjet.core.slices import MOST_SLICES
 from ramjet.core.visit import Lease, Visit
 
-_CROWDED = 1 << 40
+_CROWDED_S = 1e12
 """More than any replica has ahead of it: where other long conversations leave no room comes last."""
 _LEAD_S = 0.3
 """A reading that ends sooner than this keeps nobody out."""
@@ -84,34 +84,46 @@ class Offers:
         it does in a decision, so that routers agree.
         """
         kept = {ask.home, *visit.holders}
+        near = [each for each in replicas if each.name in kept]
         for rule in self.policy.rules:
             if isinstance(rule, LongPromptRule) and ask.body_bytes >= rule.least_bytes:
-                kept.update(rule.replicas)
-        near = [each for each in replicas if each.name in kept or each.whole in kept] if kept else []
+                near += [each for each in replicas if rule.names(each.name)]
         request_s = next((each.request_s for each in self.policy.costs if isinstance(each, QueueCost)), 0.0)
-        steps = []
-        for each in replicas:
-            others = each.others.at(now)
-            ahead_s = request_s * (each.in_flight + others.requests) + others.queue_s
-            # Nobody tells apart what is nearer than a tie.
-            steps.append(int((ahead_s + each.queue_s if each.queue else ahead_s) / TIE_S))
-        long_tokens = self.long_tokens(visit, self.smallest_pool(replicas))
-        if long_tokens:
-            for at, each in enumerate(replicas):
-                pool_tokens, beside = self._beliefs[each.name].pool_tokens, long_tokens.get(each.name, 0)
-                if beside and (pool_tokens is None or beside + visit.prompt_tokens > pool_tokens):
-                    steps[at] += _CROWDED
-        last = sorted(steps)[most - 1]
-        first = [each for each, step in zip(replicas, steps, strict=True) if step < last]
-        tied = [each for each, step in zip(replicas, steps, strict=True) if step == last]
-        tied.sort(key=lambda each: -rendezvous(ask.conversation, each.identity))
-        return list(dict.fromkeys([*near, *first, *tied]))[: max(most, len(near))]
+
+        def ahead_s(replica: Replica) -> float:
+            others = replica.others.at(now)
+            return request_s * (replica.in_flight + others.requests) + replica.queue_s + others.queue_s
+
+        # Most of a large fleet has nothing to read, and nobody else's requests.
+        seconds = [
+            ahead_s(each) if each.queue or each.others.are_there else request_s * each.in_flight for each in replicas
+        ]
+        crowded = self._crowded(visit, replicas)
+        if crowded:
+            seconds = [
+                _CROWDED_S if each.name in crowded else ahead for each, ahead in zip(replicas, seconds, strict=True)
+            ]
+        # Nobody tells apart what is nearer than a tie.
+        last_s = TIE_S * int(sorted(seconds)[most - 1] / TIE_S)
+        first = [each for each, ahead in zip(replicas, seconds, strict=True) if ahead < last_s]
+        tied = [each for each, ahead in zip(replicas, seconds, strict=True) if last_s <= ahead < last_s + TIE_S]
+        drawn = sorted(
+            [(rendezvous(ask.conversation, each.identity), at) for at, each in enumerate(tied)], reverse=True
+        )
+        found = dict.fromkeys([*near, *first, *[tied[at] for _, at in drawn[:most]]])
+        return list(found)[: max(most, len(near))]
+
+    def _crowded(self, visit: Visit, replicas: Sequence[Replica]) -> set[str]:
+        """Where other long conversations leave no room for a long one, as far as is known."""
+        beside = self.long_tokens(visit, self.smallest_pool(replicas))
+        pools = {name: self._beliefs[name].pool_tokens for name in beside if name in self._beliefs}
+        return {name for name, pool in pools.items() if pool is None or beside[name] + visit.prompt_tokens > pool}
 
     def smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
         """The smallest of their token pools that are known."""
         beliefs = self._beliefs
-        known = [pool for each in replicas if (pool := beliefs[each.name].cache.pool_tokens) is not None]
-        return min(known) if known else None
+        pools = [beliefs[each.name].cache.pool_tokens for each in replicas]
+        return min([pool for pool in pools if pool is not None], default=None)
 
     def long_tokens(self, visit: Visit, pool_tokens: int | None) -> Mapping[str, int]:
         """Tokens of the other living long conversations at each replica; nothing where the request is not long.

@@ -180,16 +180,16 @@ class LongPromptRule:
     replicas: frozenset[str]
     name: str = LONG_PROMPT
 
+    def names(self, replica: str) -> bool:
+        """Whether a replica is named, or is a rank of one that is."""
+        return replica in self.replicas or whole_name(replica) in self.replicas
+
     def refuses(self, ask: Ask, candidates: Sequence[Candidate]) -> dict[str, str]:
         """The replicas that are not named, nor ranks of one that is."""
         if ask.body_bytes < self.least_bytes:
             return {}
         why = f"request of {ask.body_bytes:,} bytes is kept to {', '.join(sorted(self.replicas))}"
-        return {
-            each.replica: why
-            for each in candidates
-            if self.replicas.isdisjoint((each.replica, whole_name(each.replica)))
-        }
+        return {each.replica: why for each in candidates if not self.names(each.replica)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.losses import Prices
 
 
-def harm_s(  # noqa: PLR0917 - as the method's
+def harm_s(  # noqa: C901, PLR0917 - all of it in one place, and as the method's
     belief: Belief, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, most_s: float
 ) -> float:
     """Walk both orders of eviction, as far as the prompt needs room, and add up what others lose."""

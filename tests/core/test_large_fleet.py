@@ -125,8 +125,8 @@ def test_no_room_beside_other_long_ones_comes_last() -> None:
     for each in to.fleet:
         if each.name not in free:
             each.draining = True
-    for each in free:
-        to.fleet[each].line_up(object(), 1.0, 0.0)
+    for name in free:
+        to.fleet[name].line_up(object(), 1.0, 0.0)
     crowded = [says(player, talk, 300_000) for talk in range(3)]
     for each in to.fleet:
         each.draining = False
