@@ -14,8 +14,8 @@ third is being read, a cold prompt of 30,000 tokens. Then these are timed:
 Between two of them sixteen other conversations are served a turn, for so many turns come on one that begins: what was
 worked out about those replicas is out of date then.
 
-A decision is `arrive` and `place`. Its parts: recognise the conversation, look at every replica, rank them, book the
-place. The body has been read and its prompt hashed before; how long the hashing took is printed beside it. Times are
+A decision is `arrive` and `place`. Its parts: recognise the conversation, look at every replica, rank them, for which
+what some would lose is counted, and book the place. The body has been read and its prompt hashed before; how long the hashing took is printed beside it. Times are
 of the processor: a decision waits for nothing, and what else the machine does is not its cost.
 """
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ from ramjet.core.choice import Choice
 from ramjet.core.fingerprint import fingerprint
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.offers import Offers
+from ramjet.core.pace import Pace
 from ramjet.core.pools import Pools
 from ramjet.core.prompt import Piece, Prompt
 from ramjet.core.route import Candidate
@@ -100,6 +102,7 @@ class Size:
 
 
 BASE = Size(replicas=64, conversations=50_000, tokens=300_000)
+LARGE = Size(replicas=1_000, conversations=200_000, tokens=300_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,10 @@ class Figures:
     book_ms: float
     hash_ms: float
     """Before the decision: the prompt's fingerprint."""
+    believed_mb: float
+    """What history and beliefs take, by the router's estimate..."""
+    process_mb: float
+    """...and the most that the process has taken so far, the benchmark's own included."""
 
 
 class TimedOffers(Offers):
@@ -183,8 +190,6 @@ class Scene:
         self.router.enforce("off")
         replicas = list(self.router.fleet)
         least, most = map(math.log, OWN_TOKENS)
-        for each in replicas:
-            each.draining = True
         for number in range(conversations):
             tokens = SYSTEM_TOKENS + int(math.exp(self._chance.uniform(least, most)))
             self._end(self._place(number, tokens, on=replicas[number % len(replicas)]))
@@ -196,11 +201,9 @@ class Scene:
             self.router.resize(each.name, configured=full)
             for _ in range(WRITING):
                 writes = self._place(next(self._numbers), SYSTEM_TOKENS + OWN_TOKENS[0], on=each)
-                self.router.first_token(writes, self._now)
+                self._read(writes)
         for each in replicas[::READING_EVERY]:
             self._place(next(self._numbers), READING_TOKENS, on=each)
-        for each in replicas:
-            each.draining = False
 
     def measure(self, tokens: int, kind: Kind, decisions: int) -> Figures:
         """Time decisions of one kind about prompts of so many tokens."""
@@ -232,6 +235,8 @@ class Scene:
             rank_ms=median["rank"],
             book_ms=median["book"],
             hash_ms=median["hash"],
+            believed_mb=self.router.memory_bytes / (1 << 20),
+            process_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
 
     def _decide(self, number: int, tokens: int, took: defaultdict[str, list[float]]) -> None:
@@ -268,19 +273,22 @@ class Scene:
 
     def _place(self, number: int, tokens: int, on: Replica | None = None) -> Visit:
         visit = self.router.arrive(self._arrival(number, tokens), self._now)
+        fleet, everybody = self.router.fleet, self.router.fleet.replicas
         if on is not None:
-            # The others drain: what is timed later need not be done for everybody before.
-            on.draining = False
+            # As if there were no others: what is timed later need not be done for everybody before.
+            fleet.replicas = {on.name: on}
         assert self.router.place(visit, self._now) is not None
-        if on is not None:
-            on.draining = True
+        fleet.replicas = everybody
         return visit
 
     def _end(self, visit: Visit) -> None:
-        assert visit.lease is not None
-        # Read in the time that the formula says, or the router would learn that these replicas read in no time.
-        self.router.first_token(visit, self._now + visit.lease.reading_s)
+        self._read(visit)
         self.router.finish(visit, self._now, outcome="ok", status=200, usage=Usage(prompt_tokens=visit.prompt_tokens))
+
+    def _read(self, visit: Visit) -> None:
+        """The first token, when the formula says, or the router would learn that these replicas read in no time."""
+        assert visit.lease is not None
+        self.router.first_token(visit, self._now + visit.lease.reading_s + Pace.BESIDE_S)
 
     def _arrival(self, number: int, tokens: int) -> Arrival:
         """A conversation's prompt of so many tokens, its system prompt first."""
@@ -304,12 +312,12 @@ def _message(begins: str, tokens: int, *, ends_head: bool = False) -> Piece:
 
 
 def sizes(base: Size, *, growth: bool) -> list[Size]:
-    """What is to be measured: one size, or that and each of its three numbers grown alone."""
+    """What is to be measured: one size, or that, each of its three numbers grown alone, and a large fleet."""
     if not growth:
         return [base]
     grown = [replace(base, **{name: value}) for name, values in GROWTH.items() for value in values]
     # Those of one scene stand together, for filling it takes longest.
-    return sorted({base, *grown}, key=lambda size: (size.conversations, size.replicas, size.tokens))
+    return sorted({base, LARGE, *grown}, key=lambda size: (size.conversations, size.replicas, size.tokens))
 
 
 def measure(wanted: Sequence[Size], decisions: int) -> Iterator[Figures]:
@@ -377,7 +385,7 @@ def _say(what: str) -> None:
     help="Length of the prompts that are timed.",
 )
 @click.option("--decisions", type=click.IntRange(min=2), default=300, show_default=True, help="Timed, of each kind.")
-@click.option("--growth", is_flag=True, help="Also grow each of the three numbers alone.")
+@click.option("--growth", is_flag=True, help="Also grow each of the three numbers alone, and a large fleet.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the growth into this file (PNG or SVG)."
 )
@@ -397,12 +405,13 @@ def main(
         return
     click.echo(
         "replicas  conversations   tokens  kind  held |  ms: median    p99 | recognise  look  rank  book |  hash"
+        " |  MB: beliefs  process"
     )
     for row in rows:
         click.echo(
             f"{row.replicas:8}  {row.conversations:13,}  {row.tokens:7,}  {row.kind}  {row.held / row.decisions:4.0%} | "
             f"{row.median_ms:11.2f} {row.p99_ms:6.1f} | {row.recognise_ms:9.2f} {row.look_ms:5.2f} {row.rank_ms:5.2f} "
-            f"{row.book_ms:5.2f} | {row.hash_ms:5.2f}"
+            f"{row.book_ms:5.2f} | {row.hash_ms:5.2f} | {row.believed_mb:12,.0f} {row.process_mb:8,.0f}"
         )
 
 

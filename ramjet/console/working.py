@@ -31,6 +31,8 @@ def explained(told: dict[str, Any]) -> RenderableType:
         shown.append(Text(f"{replica} is refused by {', '.join(decision['rules'])}: {why}", "yellow"))
     if decision["not_shown"]:
         shown.append(Text(f"{decision['not_shown']} dearer replicas are not shown", "dim"))
+    if decision["not_looked_at"]:
+        shown.append(Text(f"{decision['not_looked_at']} replicas with more before it were not looked at", "dim"))
     return Group(*shown)
 
 

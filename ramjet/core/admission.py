@@ -139,6 +139,21 @@ class Admission(Generic[T]):
         """
         return self._free(ranked, home, None)
 
+    def or_home(self, free: Scored | None, at_home: Scored | None) -> Scored | None:
+        """The cheapest replica that is free, unless the home is worth waiting for: then None.
+
+        Args:
+            free: that replica; None where none is.
+            at_home: where its last turn was; None where that is none of them.
+        """
+        if at_home is None or at_home.candidate.read_s > self.terms.cold_s:
+            return free
+        if free is not None and free.candidate.replica == at_home.candidate.replica:
+            return free
+        # The home is warm: where it is only full, its next place is worth more than another replica's first.
+        cheaper = free is None or at_home.total_s + self.terms.home_gain_s < free.total_s
+        return None if cheaper and self._is_only_full(at_home.candidate) else free
+
     def has_place(self, candidate: Candidate, who: T | None = None) -> bool:
         """Whether a replica has a place for one who waits, or for anybody, whatever it pushes out."""
         drained_for = self._account(candidate.replica).drained_for
@@ -312,12 +327,9 @@ class Admission(Generic[T]):
 
     def _free(self, ranked: Sequence[Scored], home: str | None, who: T | None) -> Scored | None:
         free = next((each for each in ranked if self._is_free(each.candidate, who)), None)
-        at_home = next((each for each in ranked if each.candidate.replica == home), None)
-        if at_home is None or free is at_home or at_home.candidate.read_s > self.terms.cold_s:
+        if home is None:
             return free
-        # The home is warm: where it is only full, its next place is worth more than another replica's first.
-        cheaper = free is None or at_home.total_s + self.terms.home_gain_s < free.total_s
-        return None if cheaper and self._is_only_full(at_home.candidate) else free
+        return self.or_home(free, next((each for each in ranked if each.candidate.replica == home), None))
 
     def _paid(self, who: T, ranking: Sequence[Scored]) -> Scored | None:
         return next(

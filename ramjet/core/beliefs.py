@@ -108,9 +108,9 @@ class Belief:
         """Rises with every change of what it holds, so that what was worked out can be used again."""
         self.pace = Pace()
         """How fast it reads: kept here, so that a request knows it as long as it knows its replica."""
-        # What prompts found, by their first block: the match, its runs, the snapshots on them, and how many blocks of it
-        # can be reused by a prompt that goes on. And for which version that is true.
-        self._outlooks: dict[int, tuple[Match, list[Node], int, int]] = {}
+        # What prompts found that go on from there, by their first block, and how many blocks of it can be reused. And for
+        # which version that is true.
+        self._outlooks: dict[int, tuple[int, Outlook]] = {}
         self._outlooks_of = 0
         self._priced: _Priced | None = None
 
@@ -134,17 +134,23 @@ class Belief:
             self._outlooks, self._outlooks_of = {}, self.version
         # Most prompts that begin alike leave what is there at the same place: where a common system prompt ends.
         known = self._outlooks.get(blocks.hashes[0])
-        if known is None or not self.cache.matches(blocks, known[0]):
+        if known is None or not self.cache.matches(blocks, known[1].found):
             found = self.cache.match(blocks)
             assert found.node is not None
             path = list(found.node.path())
-            depth = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found).depth
-            known = self._outlooks[blocks.hashes[0]] = found, path, sum(node.snapshot for node in path), depth
-        found, path, slots, depth = known
-        known_tokens = blocks.tokens(found.depth)
-        if known_tokens < prompt_tokens:
-            return Outlook(Hit(depth, blocks.tokens(depth), known_tokens), path, slots, found)
-        return Outlook(self.cache.hit(blocks, prompt_tokens, found), path, slots, found)
+            hit = self.cache.hit(blocks, blocks.tokens(found.depth) + 1, found)
+            known = hit.depth, Outlook(hit, path, sum([node.snapshot for node in path]), found)
+            self._outlooks[blocks.hashes[0]] = known
+        depth, outlook = known
+        hit, known_tokens = outlook.hit, blocks.ends[outlook.found.depth - 1]
+        if known_tokens >= prompt_tokens:
+            hit = self.cache.hit(blocks, prompt_tokens, outlook.found)
+        elif hit.known_tokens != known_tokens or hit.tokens != blocks.tokens(depth):
+            # The same blocks, which another estimate has made shorter or longer.
+            hit = Hit(depth, blocks.tokens(depth), known_tokens)
+        else:
+            return outlook
+        return Outlook(hit, outlook.path, outlook.slots, outlook.found)
 
     def fits(self, outlook: Outlook, prompt_tokens: int, others_tokens: int = 0) -> bool:
         """Whether the pool has room for a prompt beside what runs there; with a little to spare, for it is a belief.
@@ -355,10 +361,11 @@ class Belief:
         if tokens and slots and is_full and found.path:
             # One that is about to go stands near the beginning, where the walk is short.
             before = takewhile(lambda node: node is not found.path[0], islice(cache.least_used(), _FAR))
-            newer_tokens = 1 - sum(node.tokens for node in before) / tokens
+            newer_tokens = 1 - sum([node.ends[-1] - node.start for node in before]) / tokens
             mine = next((node for node in found.path if node.snapshot), None)
-            after = takewhile(lambda node: node is not mine, reversed(cache.snapshots))
-            newer_slots = (pools.private_slots + sum(1 for _ in after)) / slots
+            if mine is not None:
+                older = sum([1 for _ in takewhile(lambda node: node is not mine, islice(cache.snapshots, _FAR))])
+                newer_slots = (pools.private_slots + len(cache.snapshots) - 1 - older) / slots
         return Pressure(
             tokens_ratio=tokens_ratio,
             slots_ratio=slots_ratio,
@@ -373,13 +380,10 @@ class Belief:
         cache.on_lost = self._lost
         return cache
 
-    def _lost(self, node: Node, pool: Lost) -> None:
+    def _lost(self, hashes: Sequence[int], pool: Lost) -> None:
         by = self._booking.id if isinstance(self._booking, Conversation) else None
-        # Where reuse needs snapshots, it ended when the snapshot went, with its run or without.
-        of_state = node.snapshot
-        if of_state or self.cache.spec.snapshots is None:
-            block = node.hashes[-1 if of_state else 0]
-            self._evictions.note(self._replica, block, pool, by, of_state=of_state, was_told=self._is_told)
+        of_state = self.cache.spec.snapshots is not None
+        self._evictions.note(self._replica, hashes[0], pool, by, of_state=of_state, was_told=self._is_told)
 
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
@@ -399,14 +403,14 @@ class Belief:
             priced = self._priced = _Priced(self.version, pace, now, prices)
         tokens = prompt_tokens - outlook.hit.tokens
         slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
-        if self.cache.has_room(tokens, slots):
-            return 0.0
         losses = priced.losses
         if losses is None:
             losses = priced.losses = Losses(self.cache, priced.prices, pace)
         harm_s = losses.harm_s(tokens, slots, most_s)
         if losses.concern(owner, outlook.path):
-            return Losses(self.cache, prices, pace, owner=owner, path=outlook.path).harm_s(tokens, slots, most_s)
+            path, inside = outlook.path, outlook.found.depth - outlook.found.above
+            own = Losses(self.cache, prices, pace, owner=owner, path=path, inside=inside)
+            return own.harm_s(tokens, slots, most_s)
         return harm_s
 
     @contextmanager

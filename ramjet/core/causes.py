@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ramjet.core.cache import Lost
 
@@ -27,8 +28,7 @@ CLOSE_TOKENS = 1_024
 """Two counts that are nearer than this are taken for one: what Ramjet counts in tokens is estimated from bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True, gc=False):
     """Something that a belief has let go."""
 
     pool: Lost
@@ -69,8 +69,9 @@ class Evictions:
             of_state: whether it was a snapshot.
             was_told: whether it is the engine's own word.
         """
-        self._losses[replica, block] = Loss(pool, by, of_state, next(self._numbers), was_told)
-        self._losses.move_to_end((replica, block))
+        key = replica, block
+        self._losses[key] = Loss(pool, by, of_state, next(self._numbers), was_told)
+        self._losses.move_to_end(key)
         if len(self._losses) > self._most:
             self._losses.popitem(last=False)
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from ramjet.core.admission import Admission
-from ramjet.core.offers import Counted, Offers
-from ramjet.core.route import Ask, Candidate, Decision, decide, tied_until_s
+from ramjet.core.beliefs import Outlook
+from ramjet.core.fleet import Replica
+from ramjet.core.offers import Offers
+from ramjet.core.ranking import Ranking
+from ramjet.core.route import Ask, Candidate, Decision, Scored, decide, reason_of, tied_until_s
 from ramjet.core.visit import Visit
+
+SMALL = 64
+"""In a fleet of so many all replicas are looked at for a request that does not simply go home..."""
+LOOKED_AT = 16
+"""...and in a larger one so many."""
+
+
+class Found(NamedTuple):
+    """What there is for a request, now that it comes."""
+
+    decision: Decision | None
+    """None where it is to be held: then nobody asks who would be cheapest."""
+    free: Scored | None
+    """Where it may enter free of charge, if that was asked."""
 
 
 class Choice:
@@ -33,10 +51,19 @@ class Choice:
         # Whose home has been removed is new again, or all of them would go to one replica.
         return home if home in self._offers.fleet.replicas else None
 
-    def rank(self, visit: Visit, now: float) -> Decision | None:
-        """Rank all replicas that can serve a request; None where there is none."""
-        candidates = self._candidates(visit, now, "all")
-        return self._decide(visit, candidates) if candidates else None
+    def rank(self, visit: Visit, now: float, *, everywhere: bool = False) -> Decision | None:
+        """Rank the replicas that can serve a request; None where there is none.
+
+        Args:
+            visit: the request.
+            now: the time.
+            everywhere: look at all of them, however many they are.
+        """
+        ask, able = self._ask(visit), self._offers.able(visit)
+        if not able:
+            return None
+        candidates = self._candidates(visit, able if everywhere else self._worth_a_look(visit, ask, able, now), now)
+        return self._decide(ask, candidates, len(able))
 
     def stay(self, visit: Visit, now: float) -> Decision | None:
         """The decision to go home, where that is cheaper than any other replica could be; None: look at them all.
@@ -56,7 +83,7 @@ class Choice:
         ideal = Candidate(replica="", identity="", matched_tokens=visit.prompt_tokens, pool_tokens=pool_tokens)
         # Idle, and as busy as the home: to wait at the one costs least, and to leave for the other does.
         others = ideal, replace(ideal, replica=" ", in_flight=home.in_flight)
-        decision = self._decide(visit, (home, *others))
+        decision = self._decide(self._ask(visit), (home, *others), 1)
         here, *elsewhere = decision.ranked
         # Where a rule refuses one of them, or would all, it has to see who the others are.
         if decision.refused or decision.reason != "affinity" or here.candidate is not home:
@@ -68,51 +95,57 @@ class Choice:
         best = home.matched_tokens  # the ideal is nobody's
         return replace(decision, ranked=(here,), elsewhere_s=elsewhere_s, best_matched_tokens=best)
 
-    def glance(self, visit: Visit, now: float) -> list[Candidate]:
-        """All replicas that can serve a request which comes, with harm counted until it is too much to enter free of charge.
+    def look_around(self, visit: Visit, now: float, *, asks_to_enter: bool) -> Found | None:
+        """The decision among all replicas, and where admission lets it in; None where there is no replica.
 
-        Empty for one that does not have to wait: no prompt was read from it, or it was placed before. Where they are all
-        too dear, it is held, however much dearer they are.
+        What a replica would lose is counted only for those on whom the answer hangs.
         """
-        asks_to_enter = self._offers.policy.terms.mode == "enforce" and visit.turn is not None and not visit.tried
-        return self._candidates(visit, now, "free") if asks_to_enter else []
-
-    def look_around(self, visit: Visit, now: float, glanced: Sequence[Candidate]) -> Decision | None:
-        """The decision among all replicas; None where there is none.
-
-        Harm is counted to the end only where that matters: nobody is chosen who is dearer so far than who is as good as the
-        cheapest that is free. What costs promise sees to that. `glanced` is what `glance` saw.
-        """
-        first_look = self._decide(visit, glanced) if glanced else None
-        if first_look is None or first_look.refused:
-            return self.rank(visit, now)
-        ranked, is_free = first_look.ranked, self._offers.policy.terms.costs_nothing
-        dear = [each for each in ranked if not is_free(each.candidate)]
-        if not dear or len(dear) == len(ranked):
-            return first_look
-        limit_s, home = tied_until_s(min(each.total_s for each in ranked if is_free(each.candidate))), self.home(visit)
-        matter = {
-            each.candidate.replica: each.candidate.long_tokens
-            for each in dear
-            if each.total_s <= limit_s or each.candidate.replica == home
-        }
-        if not matter:
-            return first_look
-        counted = self._offers.candidates(visit, [self._offers.fleet[name] for name in matter], matter, now)
-        known = {each.replica: each for each in counted}
-        candidates = [known.get(each.candidate.replica, each.candidate) for each in ranked]
-        return self._decide(visit, candidates)
+        ask, able = self._ask(visit), self._offers.able(visit)
+        if not able:
+            return None
+        policy, home, near = self._offers.policy, ask.home, self._worth_a_look(visit, ask, able, now)
+        looks: dict[str, Outlook] = {}
+        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(near))
+        candidates = list(self._offers.candidates(visit, near, longs, now, harm=False, looks=looks))
+        enforces, count = policy.terms.mode == "enforce", self._offers.counting(visit, now, looks)
+        # Where the first is free the others are not counted, and how old a count is may show later: so in one order always.
+        candidates.sort(key=lambda each: each.identity)
+        if asks_to_enter and enforces and not any(count(each)[1] for each in candidates):
+            return Found(None, None)
+        decision = self._decide(ask, candidates, len(able))
+        if decision.refused:
+            # What the rules leave is ranked anew, and whether that changed the choice is to be seen.
+            decision = self._decide(ask, self._candidates(visit, near, now), len(able))
+            return Found(decision, self._admission.choose(decision.ranked, home) if asks_to_enter else None)
+        ranking = Ranking(ask, decision.ranked, policy.costs, count)
+        # Who only watches has to know the first in any case.
+        first = None if asks_to_enter and enforces else ranking.first()
+        free = None
+        if asks_to_enter:
+            free = ranking.first_free(self._admission.has_place, self._offers.free_upto_s)
+            free = self._admission.or_home(free, ranking.of(home))
+            if free is None and enforces:
+                return Found(None, None)
+        first = first or ranking.first()
+        reason = decision.reason
+        if first.candidate.replica != decision.chosen.candidate.replica:
+            reason = reason_of(ask, first.candidate, candidates)
+        return Found(replace(decision, ranked=(first, *ranking.others(first)), reason=reason), free)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, visit: Visit, now: float, harm: Counted) -> list[Candidate]:
-        able = self._offers.able(visit)
-        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(able))
-        return list(self._offers.candidates(visit, able, longs, now, harm=harm))
+    def _worth_a_look(self, visit: Visit, ask: Ask, able: Sequence[Replica], now: float) -> Sequence[Replica]:
+        """All that are able, or of a large fleet those that are looked at."""
+        return able if len(able) <= SMALL else self._offers.nearest(visit, able, ask, LOOKED_AT, now)
 
-    def _decide(self, visit: Visit, candidates: Collection[Candidate]) -> Decision:
+    def _candidates(self, visit: Visit, replicas: Sequence[Replica], now: float) -> list[Candidate]:
+        longs = self._offers.long_tokens(visit, self._offers.smallest_pool(replicas))
+        return list(self._offers.candidates(visit, replicas, longs, now))
+
+    def _decide(self, ask: Ask, candidates: Collection[Candidate], able: int) -> Decision:
         policy = self._offers.policy
-        return decide(self._ask(visit), candidates, rules=policy.rules, costs=policy.costs)
+        decision = decide(ask, candidates, rules=policy.rules, costs=policy.costs)
+        return decision if len(candidates) >= able else replace(decision, not_looked_at=able - len(candidates))
 
     def _ask(self, visit: Visit) -> Ask:
         conversation = visit.turn.conversation if visit.turn is not None else None

@@ -7,7 +7,7 @@ Memory bounds it, nothing else. Conversations live in it as the owners of the ru
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -123,6 +123,10 @@ class Conversations:
         self._by_size: defaultdict[int, dict[Conversation, None]] = defaultdict(dict)
         self.living_at: Counter[str] = Counter()
         """Living conversations by home."""
+        # Of the long ones, from some length on: home and tokens of each as they are counted, and the sum for each home.
+        self._long_from = 0
+        self._long: dict[Conversation, tuple[str, int]] = {}
+        self._long_at: Counter[str] = Counter()
         # The living that have a hint, each twice: by it and where the last prompt ended, and by it and the preamble.
         self._hinted: dict[tuple[Hint, Node | int | None], dict[Conversation, None]] = {}
 
@@ -226,14 +230,42 @@ class Conversations:
         if after != before:
             self._by_size[before].pop(conversation, None)
         self._by_size[after][conversation] = None
+        self._count_long(conversation)
 
-    def long_tokens(self, least_tokens: int, but: Conversation | None) -> Counter[str]:
-        """Tokens of the living conversations of at least `least_tokens`, by home, one conversation left out."""
-        tokens: Counter[str] = Counter()
-        for conversation in self.long(least_tokens):
-            if conversation.home is not None and conversation is not but:
-                tokens[conversation.home] += conversation.tokens
-        return tokens
+    def long_tokens(self, least_tokens: int, but: Conversation | None) -> Mapping[str, int]:
+        """Tokens of the living conversations of at least `least_tokens`, by home, one conversation left out.
+
+        They are counted as they change. The length from which they are long changes little, and seldom.
+        """
+        if least_tokens != self._long_from:
+            lengths = sorted((least_tokens, self._long_from))
+            self._long_from = least_tokens
+            for size, those in self._by_size.items():
+                if lengths[0].bit_length() <= size <= lengths[1].bit_length():
+                    for conversation in those:
+                        self._count_long(conversation)
+        counted = self._long.get(but) if but is not None else None
+        if counted is None:
+            return self._long_at
+        home, tokens = counted
+        return {**self._long_at, home: self._long_at[home] - tokens}
+
+    def _count_long(self, conversation: Conversation) -> None:
+        """Count one that has become longer or shorter, has come or gone, or has moved."""
+        tokens, home = conversation.tokens, conversation.home
+        is_long = tokens >= self._long_from and home is not None
+        now = (home, tokens) if is_long and conversation in self._by_size[tokens.bit_length()] else None
+        before = self._long.get(conversation)
+        if before == now:
+            return
+        if before is not None:
+            del self._long[conversation]
+            self._long_at[before[0]] -= before[1]
+            if not self._long_at[before[0]]:
+                del self._long_at[before[0]]
+        if home is not None and now is not None:
+            self._long[conversation] = home, tokens
+            self._long_at[home] += tokens
 
     def long(self, least_tokens: int) -> Iterator[Conversation]:
         """The living conversations of at least `least_tokens`."""
@@ -301,6 +333,7 @@ class Conversations:
         conversation.home = replica
         if replica is not None:
             self.living_at[replica] += 1
+        self._count_long(conversation)
 
     def finish(self, turn: Turn, now: float) -> None:
         """A turn has ended. A conversation of which no replica has read any turn is not alive."""
@@ -372,6 +405,7 @@ class Conversations:
         self._unlist(conversation)
         del self._living[conversation]
         self._by_size[conversation.tokens.bit_length()].pop(conversation, None)
+        self._count_long(conversation)
         if conversation.home is not None:
             self.living_at[conversation.home] -= 1
 
@@ -380,6 +414,7 @@ class Conversations:
         self._living[conversation] = None
         self._living.move_to_end(conversation)
         self._by_size[conversation.tokens.bit_length()][conversation] = None
+        self._count_long(conversation)
         self._list(conversation)
 
     def _count(self, conversation: Conversation) -> None:

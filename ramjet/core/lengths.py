@@ -6,6 +6,8 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import truediv
 
 from ramjet.core.cache import Blocks
 from ramjet.core.conversations import Conversation
@@ -55,9 +57,12 @@ def scale(known: Conversation | None, bytes_per_token: float) -> Callable[[Seque
         if not places:
             return []
         # A long prompt has hundreds of blocks, at every turn: no call for each of them.
-        new = bisect_left(places, known_bytes) if known_bytes else 0
-        found = [at * known_tokens // known_bytes for at in places[:new]] if new else []
-        found += [known_tokens + int((at - known_bytes) / bytes_per_token) for at in places[new:]]
+        if not known_bytes:
+            found = list(map(int, map(truediv, places, repeat(bytes_per_token))))
+        else:
+            new = bisect_left(places, known_bytes)
+            found = [at * known_tokens // known_bytes for at in places[:new]]
+            found += [known_tokens + int((at - known_bytes) / bytes_per_token) for at in places[new:]]
         return [min(_MOST_TOKENS, each) for each in found] if found and found[-1] > _MOST_TOKENS else found
 
     return tokens

@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Literal
 
-from ramjet.core.beliefs import Belief
+from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.conversations import Conversation, Conversations
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.losses import Prices
-from ramjet.core.policies import Policy, long_from
+from ramjet.core.policies import LongPromptRule, Policy, QueueCost, long_from
+from ramjet.core.ranking import Counting
 from ramjet.core.returns import Returns
-from ramjet.core.route import Candidate
+from ramjet.core.route import TIE_S, Ask, Candidate, rendezvous
 from ramjet.core.slices import MOST_SLICES
 from ramjet.core.visit import Lease, Visit
 
-Counted = Literal["all", "free", "none"]
-"""How far harm is counted: to the end, until it is not free any more, or not at all."""
-
+_CROWDED_S = 1e12
+"""More than any replica has ahead of it: where other long conversations leave no room comes last."""
 _LEAD_S = 0.3
 """A reading that ends sooner than this keeps nobody out."""
 _IDLE = 0.0, 0, 0.0
@@ -77,11 +76,54 @@ class Offers:
             replicas = [each for each in replicas if not each.models or model in each.models]
         return replicas
 
+    def nearest(self, visit: Visit, replicas: Sequence[Replica], ask: Ask, most: int, now: float) -> list[Replica]:
+        """Of many replicas so many that are worth a closer look, by what is known of them without one.
+
+        Those that may hold something of the prompt: the home, and where the conversations are that it shares it with. Those
+        that a rule may keep it to. And those that have the least ahead of whoever comes; among equals rendezvous decides, as
+        it does in a decision, so that routers agree.
+        """
+        kept = {ask.home, *visit.holders}
+        near = [each for each in replicas if each.name in kept]
+        for rule in self.policy.rules:
+            if isinstance(rule, LongPromptRule) and ask.body_bytes >= rule.least_bytes:
+                near += [each for each in replicas if rule.names(each.name)]
+        request_s = next((each.request_s for each in self.policy.costs if isinstance(each, QueueCost)), 0.0)
+
+        def ahead_s(replica: Replica) -> float:
+            others = replica.others.at(now)
+            return request_s * (replica.in_flight + others.requests) + replica.queue_s + others.queue_s
+
+        # Most of a large fleet has nothing to read, and nobody else's requests.
+        seconds = [
+            ahead_s(each) if each.queue or each.others.are_there else request_s * each.in_flight for each in replicas
+        ]
+        crowded = self._crowded(visit, replicas)
+        if crowded:
+            seconds = [
+                _CROWDED_S if each.name in crowded else ahead for each, ahead in zip(replicas, seconds, strict=True)
+            ]
+        # Nobody tells apart what is nearer than a tie.
+        last_s = TIE_S * int(sorted(seconds)[most - 1] / TIE_S)
+        first = [each for each, ahead in zip(replicas, seconds, strict=True) if ahead < last_s]
+        tied = [each for each, ahead in zip(replicas, seconds, strict=True) if last_s <= ahead < last_s + TIE_S]
+        drawn = sorted(
+            [(rendezvous(ask.conversation, each.identity), at) for at, each in enumerate(tied)], reverse=True
+        )
+        found = dict.fromkeys([*near, *first, *[tied[at] for _, at in drawn[:most]]])
+        return list(found)[: max(most, len(near))]
+
+    def _crowded(self, visit: Visit, replicas: Sequence[Replica]) -> set[str]:
+        """Where other long conversations leave no room for a long one, as far as is known."""
+        beside = self.long_tokens(visit, self.smallest_pool(replicas))
+        pools = {name: self._beliefs[name].pool_tokens for name in beside if name in self._beliefs}
+        return {name for name, pool in pools.items() if pool is None or beside[name] + visit.prompt_tokens > pool}
+
     def smallest_pool(self, replicas: Sequence[Replica]) -> int | None:
         """The smallest of their token pools that are known."""
         beliefs = self._beliefs
-        known = [pool for each in replicas if (pool := beliefs[each.name].cache.pool_tokens) is not None]
-        return min(known) if known else None
+        pools = [beliefs[each.name].cache.pool_tokens for each in replicas]
+        return min([pool for pool in pools if pool is not None], default=None)
 
     def long_tokens(self, visit: Visit, pool_tokens: int | None) -> Mapping[str, int]:
         """Tokens of the other living long conversations at each replica; nothing where the request is not long.
@@ -100,7 +142,8 @@ class Offers:
         long_tokens: Mapping[str, int],
         now: float,
         *,
-        harm: Counted = "all",
+        harm: bool = True,
+        looks: dict[str, Outlook] | None = None,
     ) -> Iterator[Candidate]:
         """These replicas as a request sees them, each looked at when it is asked for.
 
@@ -109,14 +152,16 @@ class Offers:
             replicas: the replicas.
             long_tokens: what is to be said of each, by name.
             now: the time.
-            harm: how far the harm there is counted, which is dearer than all the rest.
+            harm: whether the harm there is counted, which is dearer than all the rest.
+            looks: where to note what the prompt finds at each, for `counting`.
         """
         # A request looks at every replica of a fleet: what is the same for all of them is not asked for each.
         beliefs, living_at = self._beliefs, self._conversations.living_at
-        policy, terms, read_s_of = self.policy, self.policy.terms, self.policy.reading.seconds
+        policy, read_s_of = self.policy, self.policy.reading.seconds
         prompt_tokens, shared_tokens, turn = visit.prompt_tokens, visit.shared_tokens, visit.turn
         blocks = None if turn is None else visit.usable
-        prices, most_s = self._prices(now), 2 * terms.most_allowance_s
+        prices, most_s = self._prices(now), self._most_s
+        read: dict[tuple[float, int], float] = {}
         for replica in replicas:
             name, ours, others = replica.name, replica.in_flight, replica.others.at(now)
             belief = beliefs[name]
@@ -124,14 +169,17 @@ class Offers:
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
             outlook = None if blocks is None else belief.outlook(blocks, prompt_tokens)
             matched = outlook.hit.tokens if outlook is not None and policy.affinity else 0
-            read_s = round(pace * read_s_of(matched, prompt_tokens), 6)
+            read_s = read.get((pace, matched))
+            if read_s is None:
+                read_s = read[pace, matched] = round(pace * read_s_of(matched, prompt_tokens), 6)
             own, found_s, harm_s = 0, 0.0, 0.0
             if matched > shared_tokens:
                 own = matched - shared_tokens
                 found_s = pace * read_s_of(shared_tokens, matched)
-            if outlook is not None and turn is not None and harm != "none":
-                upto_s = most_s if harm == "all" else min(most_s, terms.free_upto_s(found_s, read_s))
-                harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
+            if looks is not None and outlook is not None:
+                looks[name] = outlook
+            if harm and outlook is not None and turn is not None:
+                harm_s = belief.harm_s(outlook, prompt_tokens, turn.conversation, prices, now, most_s=most_s)
             # In the order of its fields, which is half as dear as by their names.
             yield Candidate(
                 name,
@@ -153,6 +201,25 @@ class Offers:
                 cold_reads,
                 between_s,
             )
+
+    def counting(self, visit: Visit, now: float, looks: Mapping[str, Outlook]) -> Counting:
+        """What counts the harm that a request would do at a replica that was looked at without."""
+        turn, most_s, prompt_tokens = visit.turn, self._most_s, visit.prompt_tokens
+        beliefs, prices = self._beliefs, self._prices(now)
+
+        def count(candidate: Candidate, upto_s: float | None = None) -> tuple[float, bool]:
+            name = candidate.replica
+            if turn is None or name not in looks:
+                return 0.0, True
+            upto_s = min(most_s, self.free_upto_s(candidate) if upto_s is None else upto_s)
+            harm_s = beliefs[name].harm_s(looks[name], prompt_tokens, turn.conversation, prices, now, most_s=upto_s)
+            return harm_s, harm_s <= upto_s or upto_s == most_s
+
+        return count
+
+    def free_upto_s(self, candidate: Candidate) -> float:
+        """The most that others may lose at a replica where entry is to be free of charge."""
+        return self.policy.terms.free_upto_s(candidate.found_s, candidate.read_s)
 
     def read_s(self, belief: Belief, start: int, end: int) -> float:
         """Seconds that a replica takes to read from one length in tokens to another."""
@@ -180,6 +247,11 @@ class Offers:
             between_s = MOST_SLICES * (self.policy.slice_s or 0.0) if in_slices else 0.0
             known = self._standings[replica.name] = stamp, (round(replica.queue_at(now), 6), len(cold), between_s)
         return known[1]
+
+    @property
+    def _most_s(self) -> float:
+        """Where harm is counted no further: nobody could ever pay for it."""
+        return 2 * self.policy.terms.most_allowance_s
 
     def _prices(self, now: float) -> Prices:
         """What it costs others to lose something."""

@@ -50,9 +50,11 @@ NOBODY = Share()
 class Others:
     """What others have at one replica."""
 
-    __slots__ = ("_at", "_before", "_ours", "_theirs")
+    __slots__ = ("_at", "_before", "_ours", "_theirs", "are_there")
 
     def __init__(self) -> None:
+        self.are_there = False
+        """Whether they had anything when that was said last, however long ago: quicker to ask than what."""
         self._at = -math.inf
         self._theirs = NOBODY
         self._ours = self._before = NOBODY
@@ -77,6 +79,7 @@ class Others:
             max(0.0, wait_s - most.queue_s),
             max(0, (load.used_tokens or 0) - most.tokens),
         )
+        self.are_there = self._theirs != NOBODY
         self._before, self._ours, self._at = self._ours, ours, now
 
     def at(self, now: float) -> Share:
@@ -85,4 +88,4 @@ class Others:
 
     def forget(self) -> None:
         """The replica has restarted: nobody has anything there."""
-        self._at = -math.inf
+        self._at, self.are_there = -math.inf, False

@@ -42,6 +42,7 @@ class PrefillCost:
     reading: Reading = Reading()
     name: str = "prefill"
     breaks_ties: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds of reading, by what is believed to match."""
@@ -74,6 +75,7 @@ class QueueCost:
     request_s: float = 0.1
     name: str = "queue"
     breaks_ties: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds ahead of it there."""
@@ -87,13 +89,13 @@ class CrowdingCost:
     Zero where the pools are not known, or have room.
     """
 
-    weight: float = 1.0
+    harm_weight: float = 1.0
     name: str = "crowding"
     breaks_ties: bool = False
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:  # noqa: ARG002
         """Seconds of others."""
-        return [self.weight * each.harm_s for each in candidates]
+        return [self.harm_weight * each.harm_s for each in candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class BalanceCost:
     name: str = "balance"
     breaks_ties: bool = True
     """Where reading alone takes a minute, 5 % of it would hide a whole crowd."""
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds; 0 for a conversation that already has a home, wherever that is, and where all pools are known."""
@@ -134,6 +137,7 @@ class LeaveCost:
     """What `QueueCost` charges for a request in flight."""
     name: str = "leave"
     breaks_ties: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         """Seconds, where the home still holds a part that is the conversation's own and this is another replica."""
@@ -176,16 +180,16 @@ class LongPromptRule:
     replicas: frozenset[str]
     name: str = LONG_PROMPT
 
+    def names(self, replica: str) -> bool:
+        """Whether a replica is named, or is a rank of one that is."""
+        return replica in self.replicas or whole_name(replica) in self.replicas
+
     def refuses(self, ask: Ask, candidates: Sequence[Candidate]) -> dict[str, str]:
         """The replicas that are not named, nor ranks of one that is."""
         if ask.body_bytes < self.least_bytes:
             return {}
         why = f"request of {ask.body_bytes:,} bytes is kept to {', '.join(sorted(self.replicas))}"
-        return {
-            each.replica: why
-            for each in candidates
-            if self.replicas.isdisjoint((each.replica, whole_name(each.replica)))
-        }
+        return {each.replica: why for each in candidates if not self.names(each.replica)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,14 @@ class Returns:
         """The chance that a conversation that has been quiet for `idle_s` comes back within the next `within_s`."""
         if self._log_quiet is None:
             self._log_quiet = self._log_quiet_at_edges()
-        return 1.0 - exp(_between(self._log_quiet, idle_s + within_s) - _between(self._log_quiet, idle_s))
+        # Asked for every conversation that a long prompt would push out: no calls in here. Within a bin the rate is
+        # constant, and beyond the last it stays as it was there.
+        quiet, until_s = self._log_quiet, idle_s + within_s
+        at = bisect_right(_EDGES, idle_s) - 1 if idle_s > 0.0 else 0
+        begins = quiet[at] + (quiet[at + 1] - quiet[at]) * (idle_s - _EDGES[at]) / _WIDTHS[at]
+        at = bisect_right(_EDGES, until_s) - 1 if until_s > 0.0 else 0
+        ends = quiet[at] + (quiet[at + 1] - quiet[at]) * (until_s - _EDGES[at]) / _WIDTHS[at]
+        return 1.0 - exp(ends - begins)
 
     def _watched(self, last: int) -> None:
         """Somebody could have come back in every bin up to this one."""
@@ -67,13 +74,6 @@ class Returns:
             sums.append(total)
             total += log1p(-min(0.999, came / at_risk))
         return [*sums, total]
-
-
-def _between(log_quiet: list[float], idle_s: float) -> float:
-    """The same for any time: within a bin the rate is constant, and beyond the last it stays as it was there."""
-    at = _bin(idle_s)
-    begin, here = _EDGES[at], log_quiet[at]
-    return here + (log_quiet[at + 1] - here) * (idle_s - begin) / _WIDTHS[at]
 
 
 def _bin(idle_s: float) -> int:

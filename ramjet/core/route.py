@@ -8,7 +8,7 @@ a measured TTFT; there are no weights.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import compress, repeat
 from operator import attrgetter
 from typing import Protocol
@@ -21,7 +21,7 @@ TIE_RATIO = 0.05
 """Costs closer than the larger of these are a tie: the estimates behind them are no better than that."""
 
 _IDENTITY, _TOTAL = attrgetter("identity"), attrgetter("total_s")
-_NAME, _BREAKS_TIES = attrgetter("name"), attrgetter("breaks_ties")
+_NAME = attrgetter("name")
 
 REASONS = (
     "affinity",  # the replica that holds most of the prompt
@@ -125,6 +125,10 @@ class Cost(Protocol):
     def breaks_ties(self) -> bool:
         """Whether it also decides between replicas that are as good by everything together."""
 
+    @property
+    def harm_weight(self) -> float:
+        """Seconds that it charges for each second that others lose, and nothing else if any; then it breaks no ties."""
+
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> Sequence[float]:
         """Seconds at each of the candidates, never negative."""
 
@@ -158,6 +162,8 @@ class Decision(Struct, frozen=True):
     """What even an ideal replica would have cost; None unless that was reason enough to look at none but the first."""
     best_matched_tokens: int = 0
     """The most of the prompt that any of those that were looked at is believed to hold."""
+    not_looked_at: int = 0
+    """Replicas of a large fleet that were passed over, for others had less ahead of whoever came."""
 
     @property
     def chosen(self) -> Scored:
@@ -179,12 +185,12 @@ def decide(
     most = max([each.matched_tokens for each in everybody])
     unruled = ranked = _rank(ask, everybody, costs)
     if not rules:
-        return Decision(ranked, _reason(ask, ranked[0].candidate, len(everybody), most), best_matched_tokens=most)
+        return Decision(ranked, reason_of(ask, ranked[0].candidate, everybody), best_matched_tokens=most)
     allowed, refused, obeyed, reason = _apply(rules, ask, everybody)
     if refused:
         ranked = _rank(ask, allowed, costs)
     if reason is None or (not reason.endswith("_spill") and ranked[0].candidate is unruled[0].candidate):
-        reason = _reason(ask, ranked[0].candidate, len(everybody), most)
+        reason = reason_of(ask, ranked[0].candidate, everybody)
     return Decision(ranked, reason, refused, obeyed, best_matched_tokens=most)
 
 
@@ -219,17 +225,19 @@ def _rank(ask: Ask, candidates: Sequence[Candidate], costs: Sequence[Cost]) -> t
     scored.sort(key=_TOTAL)
     tied = bisect_right(scored, tied_until_s(scored[0].total_s), key=_TOTAL)
     if tied > 1:
-        breaking = list(map(_BREAKS_TIES, costs))
-        scored[:tied] = sorted(
-            scored[:tied],
-            key=lambda each: (
-                -each.candidate.own_tokens,
-                each.candidate.replica != ask.home,
-                sum(compress(each.seconds, breaking)),
-                -rendezvous(ask, each.candidate),
-            ),
-        )
+        scored[:tied] = sorted(scored[:tied], key=tie_order(ask, costs))
     return tuple(scored)
+
+
+def tie_order(ask: Ask, costs: Sequence[Cost]) -> Callable[[Scored], tuple[int, bool, float, int]]:
+    """Who comes first among those that are as good by everything together. Harm has no part in it."""
+    breaking = [cost.breaks_ties for cost in costs]
+    return lambda each: (
+        -each.candidate.own_tokens,
+        each.candidate.replica != ask.home,
+        sum(compress(each.seconds, breaking)),
+        -rendezvous(ask.conversation, each.candidate.identity),
+    )
 
 
 def tied_until_s(least_s: float) -> float:
@@ -237,16 +245,18 @@ def tied_until_s(least_s: float) -> float:
     return least_s + max(TIE_S, TIE_RATIO * least_s)
 
 
-def rendezvous(ask: Ask, candidate: Candidate) -> int:
+def rendezvous(conversation: int, identity: str) -> int:
     """A number that every router computes alike; the highest wins (rendezvous hashing, Thaler and Ravishankar 1996)."""
-    return xxhash.xxh3_64_intdigest(candidate.identity.encode(), seed=ask.conversation)
+    return xxhash.xxh3_64_intdigest(identity.encode(), seed=conversation)
 
 
-def _reason(ask: Ask, chosen: Candidate, candidates: int, most: int) -> str:
-    if candidates == 1:
+def reason_of(ask: Ask, chosen: Candidate, candidates: Sequence[Candidate]) -> str:
+    """Why one of the candidates was chosen, where no rule made the choice."""
+    if len(candidates) == 1:
         return "only"
     if not ask.has_prompt:
         return "no_prompt"
+    most = max([each.matched_tokens for each in candidates])
     if not most:
         return "new"
     holds_most = chosen.matched_tokens == most or chosen.replica == ask.home

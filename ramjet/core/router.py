@@ -23,7 +23,7 @@ from ramjet.core.causes import Evictions
 from ramjet.core.chains import Cut, Event, Ran
 from ramjet.core.choice import Choice
 from ramjet.core.clues import clues_of, mark_of
-from ramjet.core.conversations import Conversations, Sighting
+from ramjet.core.conversations import Conversation, Conversations, Sighting
 from ramjet.core.feed import Feed, Source
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.lengths import TokenRatios, in_tokens, scale
@@ -40,6 +40,12 @@ from ramjet.core.visit import Arrival, Lease, Visit
 
 _REPORTED_ON = frozenset(("chat", "completions"))
 """Endpoints of which an engine's switch for reporting cached tokens speaks; others have shapes of their own, or say nothing."""
+
+
+_TIDIED_AT_ONCE = 64
+"""Beliefs that may be looked through for each request: those of a larger fleet are tidied the less often."""
+_MOST_HOLDERS = 8
+"""So many runs of what a prompt shares are looked through for who has them."""
 
 
 class Router:
@@ -64,6 +70,8 @@ class Router:
         """Replicas where a place may have become free since the held were last looked at."""
         self._used_since = -math.inf
         """No replica is believed to hold anything that was last used before."""
+        self._untidied = 0
+        """Requests that have come since beliefs were last tidied."""
         self._reports_cached: set[tuple[str, str]] = set()
 
     # -- a request --------------------------------------------------------------------------------------------------
@@ -109,25 +117,22 @@ class Router:
         Returns None when there is none left to try, or, with `visit.held_since` set, when the request is to wait until
         `admit` lets it in.
         """
+        terms = self.policy.terms
+        asks_to_enter = visit.turn is not None and not visit.tried and terms.mode != "off"
         decision = self.choice.stay(visit, now)
+        free = None if decision is None else decision.chosen
         if decision is None:
-            glanced = self.choice.glance(visit, now)
-            if glanced and not any(map(self.policy.terms.costs_nothing, glanced)):
-                self._hold(visit, now)
+            found = self.choice.look_around(visit, now, asks_to_enter=asks_to_enter)
+            if found is None:
                 return None
-            decision = self.choice.look_around(visit, now, glanced)
-        if decision is None:
+            decision, free = found
+        if asks_to_enter and free is None and terms.mode == "enforce":
+            self._hold(visit, now)
             return None
-        chosen: Scored | None = decision.chosen
-        if visit.turn is not None and not visit.tried and self.policy.terms.mode != "off":
-            chosen = self.admission.choose(decision.ranked, self.choice.home(visit))
-            if chosen is None and self.policy.terms.mode == "enforce":
-                self._hold(visit, now)
-                return None
-            visit.would_hold = chosen is None
-        if chosen is None or self.policy.terms.mode != "enforce":
-            chosen = decision.chosen
-        return self._book(visit, decision, chosen, now)
+        assert decision is not None
+        visit.would_hold = asks_to_enter and free is None
+        enters = free if asks_to_enter and terms.mode == "enforce" else None
+        return self._book(visit, decision, enters or decision.chosen, now)
 
     def admit(self, now: float, *, quick: bool = False) -> list[Visit]:
         """Let in those of the held that may enter now; their leases are booked.
@@ -141,11 +146,11 @@ class Router:
         entered: list[Visit] = []
 
         def rank(visit: Visit) -> Sequence[Scored]:
-            decision = self.choice.rank(visit, now)
+            decision = self.choice.rank(visit, now, everywhere=True)
             return () if decision is None else decision.ranked
 
         def enter(visit: Visit, chosen: Scored) -> None:
-            decision = self.choice.rank(visit, now)
+            decision = self.choice.rank(visit, now, everywhere=True)
             assert decision is not None
             assert visit.held_since is not None
             visit.held_s, visit.held_since = now - visit.held_since, None
@@ -155,7 +160,7 @@ class Router:
         def glance(visit: Visit) -> Iterator[Candidate]:
             # What a replica would lose is looked at where there is a place, and, once a second, by who is ranked.
             able = [each for each in self.offers.able(visit) if not quick or each.name in freed]
-            for candidate in self.offers.candidates(visit, able, {}, now, harm="none"):
+            for candidate in self.offers.candidates(visit, able, {}, now, harm=False):
                 if self.admission.has_place(candidate, visit):
                     replica = self.fleet[candidate.replica]
                     yield next(self.offers.candidates(visit, [replica], {}, now)) if quick else candidate
@@ -166,7 +171,7 @@ class Router:
     def held(self, now: float, most: int) -> list[tuple[Visit, Decision | None]]:
         """Those of the held who have waited longest, and how the replicas rank for each now. Changes nothing."""
         with self.offers.unchanged():
-            return [(visit, self.choice.rank(visit, now)) for visit in islice(self.admission, most)]
+            return [(visit, self.choice.rank(visit, now, everywhere=True)) for visit in islice(self.admission, most)]
 
     def give_up(self, visit: Visit, now: float) -> bool:
         """A held request waits no longer, and has cost nothing; False if it was not held."""
@@ -385,6 +390,7 @@ class Router:
             left_inside=_ends_inside(sighting.match) and not ended_before,
             in_parallel=(sighting.returning is None and sighting.parent is not None)
             or (known is not None and known.running > 0),
+            holders=_holders(sighting.match),
             cuts=tokens(arrival.cuts),
             shared=shared,
             shared_tokens=max([0, *(end for end, conversations in shared if conversations > 1)]) if shared else 0,
@@ -568,6 +574,10 @@ class Router:
         """Let go of what is old, and of what is least used when memory is short."""
         for _ in self.conversations.expire(now):
             self.returns.gave_up()
+        self._untidied += 1
+        if self._untidied * _TIDIED_AT_ONCE < len(self.beliefs):
+            return
+        self._untidied = 0
         if self._used_since < now - self.policy.horizon_s:
             for belief in self.beliefs.values():
                 belief.expire(now - self.policy.horizon_s)
@@ -605,6 +615,15 @@ def _ends_inside(match: Match) -> bool:
     """Whether a prompt leaves what was sent before inside of an earlier prompt."""
     node = match.node
     return node is not None and (match.depth - match.above < len(node.hashes) or bool(node.children))
+
+
+def _holders(match: Match) -> list[str]:
+    """Homes of the conversations that a prompt has a beginning in common with, of the longest first."""
+    path = () if match.node is None else islice(match.node.path(), _MOST_HOLDERS)
+    owners = [node.owner for node in path]
+    return list(
+        dict.fromkeys([each.home for each in owners if isinstance(each, Conversation) and each.home is not None])
+    )
 
 
 def _confined_tokens(visit: Visit) -> int:

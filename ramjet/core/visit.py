@@ -52,6 +52,8 @@ class Visit(Struct, eq=False):
     """Whether the prompt leaves what was sent before inside of an earlier prompt, and not at its end."""
     in_parallel: bool = False
     """Whether it leaves a conversation that was known, or another turn of its own is under way."""
+    holders: Sequence[str] = ()
+    """Homes of conversations that it has a beginning in common with."""
     cuts: Sequence[int] = ()
     """Where a start of the prompt may end, in tokens."""
     shared: Sequence[tuple[int, int]] = ()

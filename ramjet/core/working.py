@@ -34,6 +34,7 @@ def working(decision: Decision, entry: Callable[[Candidate], Entry] | None = Non
         "refused": dict(decision.refused),
         "replicas": [_row(each, entry) for each in shown],
         "not_shown": len(decision.ranked) - len(shown),
+        "not_looked_at": decision.not_looked_at,
         "elsewhere_s": decision.elsewhere_s,
     }
 

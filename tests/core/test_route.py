@@ -76,6 +76,7 @@ class Queue:
 
     name: str = "queue"
     breaks_ties: bool = False
+    harm_weight: float = 0.0
 
     def seconds(self, ask: Ask, candidates: Sequence[Candidate]) -> list[float]:
         return [each.queue_s for each in candidates]

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +16,11 @@ from hypothesis import strategies as st
 from ramjet.core.admission import Mode, Terms
 from ramjet.core.beliefs import KNOWN_S, Belief, Outlook
 from ramjet.core.cache import Blocks
-from ramjet.core.choice import Choice
+from ramjet.core.choice import Choice, Found
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.losses import Prices
 from ramjet.core.policies import CrowdingCost, LeaveCost, LongPromptRule, Policy, PrefillCost
-from ramjet.core.route import Candidate, Decision
+from ramjet.core.route import Decision
 from ramjet.core.router import Router
 from ramjet.core.visit import Visit
 from ramjet.lab.production import SHIPPED
@@ -49,8 +48,11 @@ class EagerChoice(Choice):
     def stay(self, visit: Visit, now: float) -> Decision | None:
         return None
 
-    def glance(self, visit: Visit, now: float) -> list[Candidate]:
-        return []
+    def look_around(self, visit: Visit, now: float, *, asks_to_enter: bool) -> Found | None:
+        decision = self.rank(visit, now)
+        if decision is None:
+            return None
+        return Found(decision, self._admission.choose(decision.ranked, self.home(visit)) if asks_to_enter else None)
 
 
 class EagerRouter(Router):
@@ -157,15 +159,16 @@ def test_the_order_of_the_configuration_never_matters(
 class WatchedChoice(Choice):
     """Looks at every decision as it is made."""
 
-    def rank(self, visit: Visit, now: float) -> Decision | None:
-        decision = super().rank(visit, now)
+    def rank(self, visit: Visit, now: float, *, everywhere: bool = False) -> Decision | None:
+        decision = super().rank(visit, now, everywhere=everywhere)
         self._check(visit, decision, now)
         return decision
 
-    def look_around(self, visit: Visit, now: float, glanced: Sequence[Candidate]) -> Decision | None:
-        decision = super().look_around(visit, now, glanced)
-        self._check(visit, decision, now)
-        return decision
+    def look_around(self, visit: Visit, now: float, *, asks_to_enter: bool) -> Found | None:
+        found = super().look_around(visit, now, asks_to_enter=asks_to_enter)
+        if found is None or found.decision is not None:
+            self._check(visit, None if found is None else found.decision, now)
+        return found
 
     def _check(self, visit: Visit, decision: Decision | None, now: float) -> None:
         able = {replica.name for replica in self._offers.able(visit)}

@@ -16,7 +16,7 @@ from itertools import count
 
 import xxhash
 
-from ramjet.core.cache import Blocks, CacheSpec, EngineCache, HostTier, Lost, Node, PrefixCache
+from ramjet.core.cache import Blocks, CacheSpec, EngineCache, HostTier, Lost, PrefixCache
 from ramjet.core.causes import CAUSES
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
@@ -61,9 +61,8 @@ class Witness(EngineCache):
         _, pool, by = max(lost) if lost else (0, "per_path", None)
         return ("branch", None) if pool == "per_path" else (pool, by)
 
-    def _lost(self, node: Node, pool: Lost) -> None:
-        lost = node.hashes if self.spec.snapshots is None else node.hashes[-1:] if node.snapshot else ()
-        for block in lost:
+    def _lost(self, hashes: Sequence[int], pool: Lost) -> None:
+        for block in hashes:
             self._gone[block] = next(self._numbers), pool, self.serving
 
 

@@ -311,6 +311,7 @@ function detail(told) {
     const notes = [];
     if (working.elsewhere_s !== null) notes.push(`No other replica was looked at: even one that is idle and holds all of the prompt would have cost ${seconds(working.elsewhere_s)}, for leaving home costs something.`);
     if (working.not_shown) notes.push(`${working.not_shown} dearer replicas are not shown.`);
+    if (working.not_looked_at) notes.push(`${working.not_looked_at} replicas with more before it were not looked at.`);
     for (const [replica, why] of Object.entries(working.refused)) notes.push(`${replica} was refused: ${why}`);
     if (notes.length) found.push(el("section", {}, el("h3", {}, "Beside that"), el("ul", {}, ...notes.map((note) => el("li", {}, note)))));
   }

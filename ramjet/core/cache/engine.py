@@ -7,9 +7,10 @@ models are the case whose snapshots live in the token pool. Nothing here takes t
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -83,8 +84,9 @@ class EngineCache(PrefixCache):
         self.held_tokens = 0
         """Tokens in the tree that running requests keep from eviction."""
         self.locked_snapshots = 0
-        self.on_lost: Callable[[Node, Lost], None] | None = None
-        """Told before the device lets go of a run or of its snapshot for want of room; where it has one, that goes in any case."""
+        self.on_lost: Callable[[Sequence[int], Lost], None] | None = None
+        """Told of what the device lets go for want of room: the hashes of a run's blocks, or, where reuse ends at snapshots,
+        the hash before one; and which room."""
         self._trimming: Lost | None = None
         self._reserved_tokens = 0
         # What only the host holds, least recently used first: runs, and states whose device copy is gone.
@@ -193,6 +195,97 @@ class EngineCache(PrefixCache):
             return False
         return self._keep(seat, at, now)
 
+    @property
+    def _leaves_one_run(self) -> bool:
+        """Whether chunk after chunk of a prompt comes to one run in pieces: no snapshot stays at their ends."""
+        states = self.spec.snapshots
+        if self.spec.host is not None:
+            return False
+        if states is None:
+            return True
+        return states.per_path is not None and states.cap_first and not (states.tokens_each or states.hands_over)
+
+    def _read_on(self, seat: Seat, now: float) -> bool:
+        """All that is left of a prompt, as `_forward` for each chunk would: whether the tree has grown by it.
+
+        The tree is made last, and the same goes for it: runs and snapshots in the same order. Of the snapshots at the ends
+        of chunks the cap leaves the last few; what is between two of them is one run, in pieces.
+        """
+        states, blocks, chunk = self.spec.snapshots, seat.blocks, self.spec.chunk_tokens
+        if states is None and self.pool_tokens is None:
+            # What is read at once goes at once, and here nothing goes for room.
+            return self._forward(seat, seat.prompt_tokens - seat.read_tokens, now)
+        grid = 1 if states is None else states.grid_tokens
+        saves: bool | None = None
+        pieces: list[int] = []
+        saved: list[int] = []
+        depth, kept = seat.depth, seat.kept_tokens
+        while (left := seat.prompt_tokens - seat.read_tokens) > 0:
+            tokens = min(left, chunk)
+            at = seat.read_tokens + tokens // grid * grid
+            seat.read_tokens += tokens
+            self.private_tokens += tokens
+            if self.pool_tokens is not None and self.tokens + self.private_tokens > self.pool_tokens:
+                self._free_tokens()
+            end = bisect_right(blocks.ends, at, depth)
+            if tokens < grid or blocks.tokens(end) <= kept:
+                continue
+            depth, kept = end, blocks.ends[end - 1]
+            pieces.append(depth)
+            if states is None:
+                continue
+            if saves is None:
+                saves = self._can_save(seat, states)
+                if saves:
+                    self._lock(seat, None)
+            if saves:
+                saved.append(depth)
+                self._cap_ahead(seat, saved, states)
+                if states.slots is not None and self.used_slots + len(saved) > states.slots:
+                    self._free_slots(len(saved))
+                    while len(saved) > 1 and self.used_slots + len(saved) > states.slots:
+                        self._tell_of(blocks, saved.pop(0), self._short_of)
+        return bool(pieces) and self._take_in(seat, pieces, saved, now)
+
+    def _take_in(self, seat: Seat, pieces: Sequence[int], saved: Sequence[int], now: float) -> bool:
+        """Put what was read in these pieces into the tree, with snapshots at some of their ends; the last has one if any has."""
+        for end in saved or pieces[-1:]:
+            before = seat.depth
+            kept = seat.blocks.tokens(end) - seat.kept_tokens
+            self.private_tokens -= kept
+            tail = self._extend(seat, end, now)
+            tail.cuts = array("I", [piece - before for piece in pieces if before < piece < end])
+            seat.kept_tokens += kept
+            given = min(seat.reserved_tokens, kept)
+            seat.reserved_tokens -= given
+            self._reserved_tokens -= given
+            if saved:
+                tail.snapshot = True
+                self.snapshots[tail] = now
+        if saved:
+            self._lock(seat, seat.tail)
+        return True
+
+    def _cap_ahead(self, seat: Seat, saved: list[int], states: Snapshots) -> None:
+        """As `_cap`, for a path whose last runs are not in the tree yet: `saved` are the snapshots of those."""
+        assert states.per_path is not None
+        above: list[Node] = []
+        tail = seat.tail
+        while tail is not None:
+            if tail.snapshot:
+                above.append(tail)
+            tail = tail.parent
+        over = len(above) + len(saved) - states.per_path
+        for node in reversed(above) if over > 0 else ():
+            # What is read next grows from the last of them.
+            if over > 0 and not node.locks and len(node.children or ()) == (node is not seat.tail):
+                self._tell(node, "per_path")
+                self._drop_snapshot(node)
+                over -= 1
+        while over > 0 and len(saved) > 1:
+            self._tell_of(seat.blocks, saved.pop(0), "per_path")
+            over -= 1
+
     def write(self, seat: Seat, tokens: int) -> None:
         """The engine has generated so many more tokens. The last of them is never in the cache: nobody has read it."""
         read = tokens if seat.written_tokens else max(0, tokens - 1)
@@ -233,11 +326,13 @@ class EngineCache(PrefixCache):
 
     def read(self, seat: Seat, now: float) -> None:
         """The engine has read, or will have, the rest of the prompt: for those who do not watch it chunk by chunk."""
-        # What is read at once goes at once, so where nothing goes for room, nor resumes at a chunk's end, one run will do.
-        in_one = self.spec.snapshots is None and self.pool_tokens is None
-        most, has_grown = seat.prompt_tokens if in_one else self.spec.chunk_tokens, False
+        has_grown, known_tokens = False, seat.hit.known_tokens
         while (left := seat.prompt_tokens - seat.read_tokens) > 0:
-            has_grown |= self._forward(seat, min(left, most), now)
+            if self._leaves_one_run and (seat.kept_tokens >= known_tokens or self.pool_tokens is None):
+                # Nothing is there beyond: no run is cut, and no other is met.
+                has_grown |= self._read_on(seat, now)
+                break
+            has_grown |= self._forward(seat, min(left, self.spec.chunk_tokens), now)
         if has_grown and seat.tail is not None:
             self.touch(seat.tail, now)
 
@@ -512,9 +607,23 @@ class EngineCache(PrefixCache):
         states = self.spec.snapshots
         return "token_pool" if states is None or states.tokens_each else "snapshot_pool"
 
-    def _tell(self, node: Node, pool: Lost) -> None:
+    def _tell(self, node: Node, pool: Lost, beyond: int = 0) -> None:
+        """Say that a run goes, or its snapshot; of a run in pieces, those that end beyond so many of its blocks."""
+        if self.on_lost is None:
+            return
+        if self.spec.snapshots is not None:
+            if node.snapshot:
+                self.on_lost(node.hashes[-1:], pool)
+            return
+        end = len(node.hashes)
+        for start in node.pieces(beyond):
+            self.on_lost(node.hashes[start:end], pool)
+            end = start
+
+    def _tell_of(self, blocks: Blocks, depth: int, pool: Lost) -> None:
+        """Say that a snapshot goes that never was in the tree: the one after so many blocks."""
         if self.on_lost is not None:
-            self.on_lost(node, pool)
+            self.on_lost(blocks.hashes[depth - 1 : depth], pool)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
@@ -534,13 +643,18 @@ class EngineCache(PrefixCache):
             self._evict(leaf, "token_pool")
 
     def _evict(self, leaf: Node, pool: Lost) -> None:
-        """Take a leaf from the device, and with it the leaves without a snapshot that this uncovers."""
+        """Take a leaf from the device, and with it the leaves without a snapshot that this uncovers; else its last piece."""
         states = self.spec.snapshots
+        in_a_row = states is not None and states.tail_with_kv and states.chain_with_kv
         while True:
             above = leaf.parent
+            if leaf.cuts and not in_a_row:
+                self._tell(leaf, pool, leaf.cuts[-1])
+                self._cut(leaf, leaf.cuts[-1])
+                return
             self._tell(leaf, pool)
             self._leave_device(leaf)
-            if states is None or not (states.tail_with_kv and states.chain_with_kv) or above is None:
+            if not in_a_row or above is None:
                 return
             if above.holders or above.snapshot or not above.on_device or not _is_device_leaf(above):
                 return
@@ -616,7 +730,7 @@ class EngineCache(PrefixCache):
         if node.holders:
             return
         if self._trimming is not None:
-            self._tell(node, self._trimming)
+            self._tell(node, self._trimming, keep)
         if node.snapshot:
             self._drop_snapshot(node)
         if node.host_snapshot:

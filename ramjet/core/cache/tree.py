@@ -8,9 +8,9 @@ what a block contains: blocks are chained hashes, so equal hashes at one depth m
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -41,8 +41,8 @@ class Node:
     """A run of blocks that nothing branches off, and who is using it."""
 
     __slots__ = (
-        "children", "ends", "hashes", "holders", "host", "host_snapshot", "locks", "on_device", "owner", "parent",
-        "snapshot", "start", "touched_at",
+        "children", "cuts", "ends", "hashes", "holders", "host", "host_snapshot", "locks", "on_device", "owner",
+        "parent", "snapshot", "start", "touched_at",
     )  # fmt: skip
 
     def __init__(self, hashes: array[int], ends: array[int], start: int, parent: Node | None, now: float) -> None:
@@ -52,6 +52,8 @@ class Node:
         """Tokens before this run."""
         self.parent = parent
         self.children: set[Node] | None = None
+        self.cuts: Sequence[int] = ()
+        """Blocks of it after which one of its pieces ends, but for the last: what was read at once goes at once."""
         self.holders = 0
         """How many users hold this run or one below it; a held run is not evicted."""
         self.owner: object = None
@@ -72,6 +74,10 @@ class Node:
     def tokens(self) -> int:
         """Tokens in this run alone."""
         return self.ends[-1] - self.start
+
+    def pieces(self, beyond: int = 0) -> list[int]:
+        """Where its pieces begin, in blocks of it, the last first; those that end beyond so many blocks."""
+        return [0, *self.cuts][bisect_right(self.cuts, beyond) :][::-1]
 
     def path(self) -> Iterator[Node]:
         """This node, its parent, and so on up to the first block of the prompt."""
@@ -276,6 +282,9 @@ class PrefixCache:
             node.parent.children.add(upper)
         node.parent, node.start = upper, upper.ends[-1]
         node.hashes, node.ends = node.hashes[at:], node.ends[at:]
+        if node.cuts:
+            upper.cuts = node.cuts[: bisect_left(node.cuts, at)]
+            node.cuts = array("I", [cut - at for cut in node.cuts if cut > at])
         self._index[upper.hashes[0]] = upper
         self._index[node.hashes[0]] = node
         self._order[upper] = None
@@ -309,6 +318,8 @@ class PrefixCache:
         self.tokens -= node.ends[-1] - node.ends[keep - 1]
         self.blocks -= len(node.hashes) - keep
         del node.hashes[keep:], node.ends[keep:]
+        if node.cuts:
+            node.cuts = node.cuts[: bisect_left(node.cuts, keep)]
 
     def _remove(self, top: Node) -> None:
         """Take a run and all below it out of the tree."""
