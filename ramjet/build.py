@@ -21,6 +21,7 @@ from ramjet.core.policies import (
 )
 from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
+from ramjet.peers.link import Place
 from ramjet.proxy.options import Options
 from ramjet.watch.health import Probing
 from ramjet.watch.kv_events import Publisher
@@ -153,6 +154,14 @@ def publishers_of(replicas: Iterable[ReplicaSettings]) -> dict[str, Publisher]:
     return {
         each.name: Publisher(each.kv_events, each.kv_events_replay) for each in replicas if each.kv_events is not None
     }
+
+
+def place_of(settings: Settings) -> Place | None:
+    """The store that is shared with peers; None where there is none."""
+    peers = settings.peers
+    if peers.url is None:
+        return None
+    return Place(url=peers.url.get_secret_value(), megabytes=peers.megabytes, keep_s=settings.beliefs.horizon_s)
 
 
 def tls_of(settings: Settings) -> Certificate | None:

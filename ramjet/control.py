@@ -29,7 +29,7 @@ from ramjet.watch.stats import StatsWatch
 log = structlog.get_logger()
 
 ONLY_AT_START = (
-    "listen", "admin", "secret", "log", "journal", "tls.certificate", "tls.key",
+    "listen", "admin", "secret", "log", "journal", "peers", "tls.certificate", "tls.key",
     "limits.header_bytes", "limits.client_idle_s", "limits.idle_s",
 )  # fmt: skip
 """Keys that a running process cannot take over."""
