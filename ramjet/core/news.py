@@ -42,7 +42,7 @@ class Prompt(Struct, frozen=True, array_like=True):
             ValueError: it is none.
         """
         hashes, ends = _array("Q", self.hashes), _array("I", self.ends)
-        if len(hashes) != len(ends) or any(map(int.__gt__, ends, ends[1:])):
+        if not hashes or len(hashes) != len(ends) or any(map(int.__gt__, ends, ends[1:])):
             raise ValueError(f"{len(hashes)} hashes and {len(ends)} ends are no chain")
         return Chain(hashes, ends, self.head, self.size_bytes, self.preamble)
 

@@ -98,12 +98,10 @@ class Peers:
         name = self._replicas.get(fact.replica)
         if name is None or name not in self._router.fleet.replicas:
             return  # not, or not yet, a replica of ours
-        prints = None
-        if fact.usable is not None:
-            usable = fact.usable.chain
-            if not len(usable):
-                return
-            prints = Fingerprint(usable, usable if fact.identity is None else fact.identity.chain)
+        try:
+            prints = _read(fact)
+        except ValueError:
+            return  # its fault, and nobody else's
         arrival = Arrival(
             request_id="",
             endpoint=fact.endpoint,
@@ -127,3 +125,11 @@ class Peers:
         for number in numbers:
             visit = visits.pop(number)
             self._router.conclude(visit, now, was_read=visit.first_token_at is not None, is_ok=False, usage=Usage())
+
+
+def _read(fact: Placed) -> Fingerprint | None:
+    """The prompt of a request; None where the peer could not read one."""
+    if fact.usable is None:
+        return None
+    usable = fact.usable.chain
+    return Fingerprint(usable, usable if fact.identity is None else fact.identity.chain)
