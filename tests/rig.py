@@ -15,6 +15,8 @@ from ramjet.app import Running, running
 from ramjet.config import Settings, load
 from ramjet.core.feed import Feed
 from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.news import News, naming
+from ramjet.core.peers import Peers
 from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
@@ -22,6 +24,8 @@ from ramjet.core.router import Router
 from ramjet.engines.facts import Facts, Loads, Seen
 from ramjet.gauges import Gauges
 from ramjet.metrics import Metrics
+from ramjet.peers.link import Link, Place
+from ramjet.peers.metrics import PeerMetrics
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +105,10 @@ def watched(router: Router, now: Callable[[], float] = lambda: 0.0) -> Metrics:
     seen = {each.name: Seen(facts=Facts(engine="sglang", version="0.5.23"), loads=loads) for each in router.fleet}
     metrics = Metrics(router.fleet.replicas)
     metrics.registry.register(Gauges(router, now, seen))
+    named, place = naming(0), Place(url="valkey://127.0.0.1", megabytes=1, keep_s=1.0)
+    link = Link(place, Peers(router, named), News(named), "a test's", lambda: None)
+    link.tally.age_s = 0.1
+    metrics.registry.register(PeerMetrics(link))
     return metrics
 
 

@@ -88,7 +88,7 @@ def list_command() -> None:
 @click.option("--replicas", type=click.IntRange(1, 1_000), help="How many replicas.  [what the workload is meant for]")
 @click.option("--profile", type=_Name("profile", _profiles), help="Which replicas.  [what the workload is meant for]")
 @click.option("--routers", type=click.IntRange(1, 64), default=1, show_default=True, help="Deal requests to so many.")
-@click.option("--store/--no-store", default=True, show_default=True, help="Whether the routers share what they know.")
+@click.option("--no-store", is_flag=True, help="The routers share nothing of what they know.")
 @click.option(
     "--delay",
     "delay_s",
@@ -111,7 +111,7 @@ def run_command(
     replicas: int | None,
     profile: str | None,
     routers: int,
-    store: bool,
+    no_store: bool,
     delay_s: float | None,
     seeds: int,
     jobs: int | None,
@@ -149,7 +149,7 @@ def run_command(
                 replicas=replicas,
                 profile=profile,
                 routers=routers,
-                delay_s=None if not store else DELAY_S if delay_s is None else delay_s,
+                delay_s=None if no_store else DELAY_S if delay_s is None else delay_s,
             )
             for workload in _unique(workloads) or _workloads()
             for seed in range(1, seeds + 1)
