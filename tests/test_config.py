@@ -480,5 +480,5 @@ def test_a_store_without_the_library_says_how_to_get_one(file: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "valkey", None)
 
     told = refused(file, text)
-    assert "peers.url: 'redis://***@h:6380/1' given: needs valkey, which is not installed" in told
+    assert "peers.url: '***@h:6380/1' given: needs valkey, which is not installed" in told
     assert "pip install 'ramjet-lb[valkey]'" in told
