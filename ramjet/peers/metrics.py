@@ -14,7 +14,7 @@ GAUGES = {
     "ramjet_peers": "Other Ramjets that are there, as the store last said.",
     "ramjet_peers_connected": "Whether the store is reached, and what peers tell is heard.",
     "ramjet_peers_in_flight": "Requests of peers that are followed.",
-    "ramjet_peers_age_seconds": "How old the last facts of a peer were when they came; absent while none have.",
+    "ramjet_peers_age_seconds": "How old the last batch of a peer was when it came; absent while none has.",
 }
 COUNTS = {
     "ramjet_peers_published": "Facts told to peers.",
