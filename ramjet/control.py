@@ -182,6 +182,7 @@ class Control:
                 "models": sorted(each.models),
                 "error": each.last_error,
                 "engine": self._stats.seen[each.name].told(now) if each.name in self._stats.seen else None,
+                "peers_in_flight": each.peers_in_flight,
                 "others_in_flight": each.others.at(now).requests,
                 "others_queue_s": round(each.others.at(now).queue_s, 3),
                 "kv_events": self._kv_state(each.name),

@@ -43,6 +43,11 @@ class Peers:
         """Requests of theirs that are under way, as far as they have told."""
         return sum(map(len, self._open.values()))
 
+    @property
+    def in_flight(self) -> dict[str, int]:
+        """The same by replica."""
+        return {each.name: each.peers_in_flight for each in self._router.fleet}
+
     def look_again(self) -> None:
         """The fleet, or what it serves, may have changed."""
         fleet = self._router.fleet

@@ -117,9 +117,9 @@ class Link:
         """Of what the stream holds: when a part of it begins, in the store's ms, and its bytes."""
 
     @property
-    def in_flight(self) -> int:
-        """Requests of peers that are followed."""
-        return self._peers.open
+    def in_flight(self) -> dict[str, int]:
+        """Requests of peers that are under way, by replica."""
+        return self._peers.in_flight
 
     @property
     def dropped(self) -> int:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 GAUGES = {
     "ramjet_peers": "Other Ramjets that are there, as the store last said.",
     "ramjet_peers_connected": "Whether the store is reached, and what peers tell is heard.",
-    "ramjet_peers_in_flight": "Requests of peers that are followed.",
     "ramjet_peers_age_seconds": "How old the last batch of a peer was when it came; absent while none has.",
 }
+IN_FLIGHT = "ramjet_peers_in_flight"
 COUNTS = {
     "ramjet_peers_published": "Facts told to peers.",
     "ramjet_peers_heard": "Facts of peers taken in.",
@@ -38,6 +38,7 @@ class PeerMetrics:
     def describe(self) -> Iterable[Metric]:
         """The families, for the registry to know their names."""
         yield from (GaugeMetricFamily(name, text) for name, text in GAUGES.items())
+        yield GaugeMetricFamily(IN_FLIGHT, "Requests of peers at the replica.", labels=["replica"])
         yield from (CounterMetricFamily(name, text) for name, text in COUNTS.items())
 
     def collect(self) -> Iterable[Metric]:
@@ -46,7 +47,6 @@ class PeerMetrics:
         values = {
             "ramjet_peers": link.living,
             "ramjet_peers_connected": link.connected,
-            "ramjet_peers_in_flight": link.in_flight,
             "ramjet_peers_age_seconds": tally.age_s,
             "ramjet_peers_published": tally.published,
             "ramjet_peers_heard": tally.heard,
@@ -60,5 +60,9 @@ class PeerMetrics:
             if value is not None:
                 gauge.add_metric([], value)
             yield gauge
+        at_replicas = GaugeMetricFamily(IN_FLIGHT, "Requests of peers at the replica.", labels=["replica"])
+        for replica, requests in link.in_flight.items():
+            at_replicas.add_metric([replica], requests)
+        yield at_replicas
         for name, text in COUNTS.items():
             yield CounterMetricFamily(name, text, value=values[name])

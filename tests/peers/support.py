@@ -146,3 +146,8 @@ def connected(*fronts: Front) -> bool:
 def link_of(running: Running) -> Any:
     assert running.link is not None
     return running.link
+
+
+def followed(front: Front) -> int:
+    """Requests of peers that it counts."""
+    return sum(link_of(front.running).in_flight.values())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.peers.support import (
     Talk,
     connected,
     engines,
+    followed,
     link_of,
     needs_store,
     play,
@@ -57,7 +60,7 @@ async def test_turns_stay_whichever_router_they_come_to(store: Store) -> None:
         assert {status for talk in talks for status in talk.statuses} == {200}
         assert share_that_stayed(talks) >= 0.99
         assert len({replica for talk in talks for replica in talk.replicas}) == 4
-        await until(lambda: link_of(one.running).in_flight == link_of(other.running).in_flight == 0)
+        await until(lambda: followed(one) == followed(other) == 0)
         for front in (one, other):
             assert [(each.in_flight, each.peers_in_flight, each.queue) for each in front.router.fleet] == [
                 (0, 0, {})
@@ -124,10 +127,10 @@ async def test_what_a_router_had_under_way_when_it_died_is_given_up(store: Store
         assert news is not None
         news.ended = lambda *_args, **_more: None  # type: ignore[method-assign]
         await play([talk], [other.url], turns=1)
-        await until(lambda: link_of(one.running).in_flight == 1)
+        await until(lambda: followed(one) == 1)
         link._beat = lambda _store: asyncio.sleep(0)  # it hangs, and says nothing any more
 
-        await until(lambda: link_of(one.running).in_flight == 0)
+        await until(lambda: followed(one) == 0)
         assert sum(each.peers_in_flight for each in one.router.fleet) == 0
 
 
@@ -239,3 +242,13 @@ async def test_the_stream_stays_within_its_bound(store: Store) -> None:
         await play([Talk("talk")], [one.url], turns=3)
 
         assert await hand.memory_usage(STREAM) < 2_500_000
+
+
+def test_without_a_store_its_client_is_not_loaded() -> None:
+    """
+    Who does not use it pays neither time nor memory for it.
+    """
+    told = "import sys, ramjet.cli; print('valkey' in sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+
+    assert loaded.strip() == "False"
