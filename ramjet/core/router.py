@@ -29,7 +29,7 @@ from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.lengths import TokenRatios, in_tokens, scale
 from ramjet.core.news import News
 from ramjet.core.offers import Offers
-from ramjet.core.others import Load, Share
+from ramjet.core.others import NOBODY, Load, Share
 from ramjet.core.policies import LONG_PROMPT, Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record, short
@@ -475,7 +475,7 @@ class Router:
         if lease.is_cold and not of_peer and self.policy.slice_s is not None:
             read_s = partial(self.offers.read_s, belief)
             lease.starts.extend(starts(visit.cuts, lease.read_tokens, visit.prompt_tokens, read_s, self.policy.slice_s))
-        before = self._ours(replica, belief)
+        before = self._ours(replica, belief) if of_peer else NOBODY
         replica.sent(now, by_peer=of_peer)
         # Whoever comes meanwhile waits for the start that is being read, and no longer.
         replica.line_up(lease, lease.starts[0].read_s if lease.starts else candidate.read_s, now)

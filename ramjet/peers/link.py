@@ -305,6 +305,7 @@ class Link:
             self._chunks.append((begins, before + size))
         else:
             self._chunks.append((at_ms, size))
+            self._keep_from()  # who has nothing to tell forgets all the same
 
     def _keep_from(self) -> int:
         """The store's time, in ms, of the oldest that is kept: by age, and by size."""
