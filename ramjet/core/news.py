@@ -167,8 +167,8 @@ class News:
         """Tell all that is open anew, after a time in which nobody may have heard."""
         for lease, visit in self._open.items():
             self._tell(self._placed(visit, lease))
-            if not lease.is_reading:
-                self._tell(Read(self._numbers[lease], lease.read_at))
+            if visit.first_token_at is not None:
+                self._tell(Read(self._numbers[lease], visit.first_token_at))
         self.open()
 
     def take(self, most_bytes: int) -> list[Fact]:
