@@ -18,9 +18,12 @@ import structlog
 from aiohttp import web
 
 from ramjet.admin.server import admin_app, is_loopback
-from ramjet.build import fleet_of, options_of, policy_of, polling_of, probing_of, publishers_of, tls_of
+from ramjet.build import fleet_of, options_of, place_of, policy_of, polling_of, probing_of, publishers_of, tls_of
+from ramjet.certificate import Certificate
 from ramjet.config import Settings
 from ramjet.control import Control
+from ramjet.core.news import News, naming
+from ramjet.core.peers import Peers
 from ramjet.core.record import Record
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
@@ -34,6 +37,8 @@ from ramjet.journal.store import Store
 from ramjet.journal.writer import Journal
 from ramjet.logs import say_request
 from ramjet.metrics import Metrics
+from ramjet.peers.link import Link
+from ramjet.peers.metrics import PeerMetrics
 from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import Bounds, proxy_runner, runner
@@ -69,6 +74,7 @@ class Running:
     control: Control
     watch: HealthWatch
     stats: StatsWatch
+    link: Link | None
 
 
 @contextlib.asynccontextmanager
@@ -94,10 +100,7 @@ async def running(
     """
     if settings.admin_token is None and not is_loopback(settings.admin):
         log.warning("admin_read_only", admin=settings.admin, remedy="set admin_token to change replicas at run time")
-    try:
-        tls = tls_of(settings)
-    except OSError as error:
-        raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
+    tls = _tls(settings)
     router = Router(fleet_of(settings), policy_of(settings))
     stats = StatsWatch(router, polling_of(settings, settings.replicas))
     picture = Picture(router, stats.seen)
@@ -144,6 +147,8 @@ async def running(
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
         stack.callback(handler.room.keep_admitting())
+        # Before the listeners too: who starts knows what its peers do, and they hear the end of all that ends.
+        link = await stack.enter_async_context(_linked(settings, secret, router, handler, metrics))
         bounds = _bounds(settings)
         admin_url = await _listen(stack, settings.admin, runner(admin_app(control), bounds))
         drain = partial(_drain, handler, control)
@@ -159,7 +164,7 @@ async def running(
         )
         await _in_background(stack, watches if tls is None else {**watches, "certificate": tls.run})
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
-        yield Running(url, admin_url, router, handler, metrics, control, health, stats)
+        yield Running(url, admin_url, router, handler, metrics, control, health, stats, link)
 
 
 async def serve(settings: Settings, path: Path | None, read: Callable[[], Settings], *, picking: bool = False) -> None:
@@ -191,6 +196,13 @@ async def serve(settings: Settings, path: Path | None, read: Callable[[], Settin
     log.info("stopped")
 
 
+def _tls(settings: Settings) -> Certificate | None:
+    try:
+        return tls_of(settings)
+    except OSError as error:
+        raise CannotStart(f"tls.certificate {settings.tls.certificate} cannot be used: {error}") from error
+
+
 def _bounds(settings: Settings) -> Bounds:
     return Bounds(header_bytes=settings.limits.header_bytes, client_idle_s=settings.limits.client_idle_s)
 
@@ -216,6 +228,26 @@ def _journal(settings: Settings, secret: str, metrics: Metrics) -> Journal | Non
         log.warning("journal_off", path=str(path), error=str(error), remedy="set journal.path, or use --no-journal")
         return None
     return Journal(store, on_written=metrics.journal_written.inc, on_dropped=metrics.journal_dropped.inc)
+
+
+@contextlib.asynccontextmanager
+async def _linked(
+    settings: Settings, secret: str, router: Router, front: Front, metrics: Metrics
+) -> AsyncIterator[Link | None]:
+    """The tie to peers, once they have had a moment to say what they know; None where the settings name no store."""
+    place = place_of(settings)
+    if place is None:
+        yield None
+        return
+    named = naming(seed_of(secret))
+    router.news = News(named)
+    link = Link(place, Peers(router, named), router.news, secret, front.room.admit_soon)
+    metrics.registry.register(PeerMetrics(link))
+    async with asyncio.TaskGroup() as tasks:
+        keeping = tasks.create_task(link.run(), name="peers")
+        await link.warm()
+        yield link
+        keeping.cancel()
 
 
 async def _listen(
