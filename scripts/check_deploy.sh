@@ -62,7 +62,9 @@ for line in pathlib.Path(dockerfile).read_text().splitlines():
     stages += word == "FROM"
     if stages != 1 or word in {"", "#", "FROM", "ENV", "WORKDIR"}:
         continue
-    if word == "COPY":
+    if word == "ARG":
+        print("export", rest)
+    elif word == "COPY":
         *names, target = rest.split()
         print(f"mkdir -p {target}")
         for name in names:
@@ -75,6 +77,8 @@ EOF
     PYTHON=$python bash "$work/stage.sh"
     # From elsewhere, so that it is the installed package that answers and not the work tree.
     (cd / && "$work/ramjet/bin/ramjet" --help)
+    # What the manifests make use of is in the image: deploy/kubernetes.
+    "$work/ramjet/bin/python" -c 'import grpc_health, envoy.service.ext_proc.v3, kubernetes_asyncio, valkey, zmq'
 }
 
 compose_schema() { "$dev/check-jsonschema" --builtin-schema vendor.compose-spec deploy/compose.yaml; }
