@@ -177,11 +177,13 @@ def test_what_does_not_fit_is_seen(fault: str) -> None:
 
 
 def settings_of(objects: list[Object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
-    """What a pod's Ramjet would start with: the mounted file, and over it the pod's variables."""
+    """What a pod's Ramjet would start with: the mounted file, and over it the pod's variables and those of the secret."""
     path = tmp_path / "ramjet.yaml"
     path.write_text(named(objects, "ConfigMap", "ramjet")["data"]["ramjet.yaml"])
     for key, value in environment(named(objects, "Deployment", "ramjet")).items():
         monkeypatch.setenv(key, value)
+    for key in ("RAMJET_SECRET", "RAMJET_ADMIN_TOKEN"):
+        monkeypatch.setenv(key, "a test's")
     return config.load(path)
 
 
@@ -211,10 +213,14 @@ def test_the_replicas_are_the_pods_of_sglang(overlay: str, tmp_path: Path, monke
     sglang = named(objects, "StatefulSet", "sglang")
     service = named(objects, "Service", sglang["spec"]["serviceName"])
 
-    assert [str(each.url) for each in settings.replicas] == [
-        f"http://{sglang['metadata']['name']}-{number}.{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
-        for number in range(sglang["spec"]["replicas"])
-    ]
+    (source,) = settings.discovery.sources
+    assert source.kubernetes is not None
+    assert source.kubernetes.namespace is None
+    assert source.kubernetes.service == service["metadata"]["name"]
+    assert source.kubernetes.port in {port["name"] for port in service["spec"]["ports"]}
+    assert source.replica.engine == "sglang"
+    # Else the cluster's probes decide who serves, and not Ramjet's.
+    assert service["spec"]["publishNotReadyAddresses"] is True
 
 
 @each_overlay
@@ -234,13 +240,13 @@ def test_there_is_time_to_drain(overlay: str, tmp_path: Path, monkeypatch: pytes
 @each_overlay
 def test_memory_holds_what_the_settings_allow(overlay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    The process, what it remembers and what is kept of bodies, and bodies twice: what docs/configuration.md asks for.
+    The process, what it needs to ask the cluster and what it remembers, what is kept of bodies, and bodies twice.
     """
     objects = together(overlay)
     settings = settings_of(objects, monkeypatch, tmp_path)
     limit = quantity(pod(named(objects, "Deployment", "ramjet"))["containers"][0]["resources"]["limits"]["memory"])
 
-    assert 2**20 * (110 + settings.beliefs.memory_mb + 32) + 2 * settings.limits.held_bytes < limit
+    assert 2**20 * (110 + 40 + settings.beliefs.memory_mb + 32) + 2 * settings.limits.held_bytes < limit
     assert settings.limits.held_bytes > settings.limits.body_bytes
 
 
