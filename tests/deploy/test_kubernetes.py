@@ -98,13 +98,15 @@ def test_every_object_is_valid(overlay: str) -> None:
         ("ServiceMonitor", "ramjet", ("spec", "endpoints", 0, "interval"), "5 s"),
         ("ServiceMonitor", "ramjet", ("spec", "endpoint"), []),
         ("PrometheusRule", "ramjet", ("spec", "groups", 0, "rules", 0, "labels", "page"), True),
+        ("InferencePool", "sglang", ("spec", "extensionRef"), {"name": "ramjet"}),
+        ("HTTPRoute", "sglang", ("spec", "rules", 0, "timeouts", "request"), "forever"),
     ],
 )
 def test_an_invalid_object_is_seen(kind: str, name: str, path: tuple[Any, ...], value: Any) -> None:
     """
     The check above sees a field that does not exist and a value of another kind, in every group of schemas.
     """
-    broken = copy.deepcopy(named(together("single"), kind, name))
+    broken = copy.deepcopy(named(together("gateway"), kind, name))
     place = broken
     for step in path[:-1]:
         place = place[step]
