@@ -81,7 +81,7 @@ EOF
     "$work/ramjet/bin/python" -c 'import grpc_health, envoy.service.ext_proc.v3, kubernetes_asyncio, valkey, zmq'
 }
 
-compose_schema() { "$dev/check-jsonschema" --builtin-schema vendor.compose-spec deploy/compose.yaml; }
+compose_schema() { "$dev/check-jsonschema" --builtin-schema vendor.compose-spec deploy/compose*.yaml; }
 
 systemd_unit() {
     # On a copy, because the unit names /opt/ramjet/bin/ramjet and systemd-analyze wants the executable to be there.
@@ -188,7 +188,7 @@ need "$dev/check-jsonschema" "\`make test\` installs it from requirements/dev.tx
 
 check "hadolint Dockerfile" hadolint_lint
 check "Dockerfile build stage installs" build_stage
-check "compose.yaml against the Compose schema" compose_schema
+check "compose files against the Compose schema" compose_schema
 check "systemd unit" systemd_unit
 check "prometheus.yml and alerts.yml" prometheus_config
 check "alerts fire and stay quiet" alerts

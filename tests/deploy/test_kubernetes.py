@@ -348,6 +348,23 @@ def test_nobody_is_restarted_for_others_faults(overlay: str) -> None:
     assert container["livenessProbe"]["periodSeconds"] * container["livenessProbe"]["failureThreshold"] >= 60
 
 
+def test_the_routers_of_a_fleet_meet_in_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    At the Service's port, with one secret for all, and with room for what they share.
+    """
+    objects = together("fleet")
+    peers = settings_of(objects, monkeypatch, tmp_path).peers
+    service, valkey = (named(objects, kind, "ramjet-valkey") for kind in ("Service", "Deployment"))
+    container = pod(valkey)["containers"][0]
+    most = re.fullmatch(r"(\d+)mb", container["args"][container["args"].index("--maxmemory") + 1])
+
+    assert peers.url is not None
+    assert peers.url.get_secret_value() == f"valkey://ramjet-valkey:{service['spec']['ports'][0]['port']}"
+    assert most
+    assert 1.5 * peers.megabytes < int(most[1]) < 0.75 * quantity(container["resources"]["limits"]["memory"]) / 2**20
+    assert named(objects, "Deployment", "ramjet")["spec"]["replicas"] > 1
+
+
 def test_sglang_is_started_as_compose_starts_it() -> None:
     """
     One set of flags for both: what Ramjet wants of SGLang is said once.
@@ -445,3 +462,4 @@ def test_the_page_shows_an_overlay_that_builds(tmp_path: Path) -> None:
     assert named(built, "ConfigMap", "ramjet")["data"]["ramjet.yaml"] == "log: {level: warning}\n"
     assert named(built, "PrometheusRule", "ramjet")
     assert pod(named(built, "Deployment", "ramjet"))["containers"][0]["image"] == "registry.example/ramjet-lb:0.1.0"
+    assert named(built, "Deployment", "ramjet")["spec"]["replicas"] == 2
