@@ -20,8 +20,9 @@ $(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt scripts/kubectl.sh
 	$(INSTALL) --require-hashes -r requirements/dev.txt
+	scripts/kubectl.sh $(VENV)
 	@touch $@
 
 run: $(VENV)/.run ## two simulated replicas with Ramjet in front, on 127.0.0.1:8000

@@ -62,7 +62,9 @@ for line in pathlib.Path(dockerfile).read_text().splitlines():
     stages += word == "FROM"
     if stages != 1 or word in {"", "#", "FROM", "ENV", "WORKDIR"}:
         continue
-    if word == "COPY":
+    if word == "ARG":
+        print("export", rest)
+    elif word == "COPY":
         *names, target = rest.split()
         print(f"mkdir -p {target}")
         for name in names:
@@ -75,9 +77,11 @@ EOF
     PYTHON=$python bash "$work/stage.sh"
     # From elsewhere, so that it is the installed package that answers and not the work tree.
     (cd / && "$work/ramjet/bin/ramjet" --help)
+    # What the manifests make use of is in the image: deploy/kubernetes.
+    "$work/ramjet/bin/python" -c 'import grpc_health, envoy.service.ext_proc.v3, kubernetes_asyncio, valkey, zmq'
 }
 
-compose_schema() { "$dev/check-jsonschema" --builtin-schema vendor.compose-spec deploy/compose.yaml; }
+compose_schema() { "$dev/check-jsonschema" --builtin-schema vendor.compose-spec deploy/compose*.yaml; }
 
 systemd_unit() {
     # On a copy, because the unit names /opt/ramjet/bin/ramjet and systemd-analyze wants the executable to be there.
@@ -184,7 +188,7 @@ need "$dev/check-jsonschema" "\`make test\` installs it from requirements/dev.tx
 
 check "hadolint Dockerfile" hadolint_lint
 check "Dockerfile build stage installs" build_stage
-check "compose.yaml against the Compose schema" compose_schema
+check "compose files against the Compose schema" compose_schema
 check "systemd unit" systemd_unit
 check "prometheus.yml and alerts.yml" prometheus_config
 check "alerts fire and stay quiet" alerts

@@ -9,5 +9,8 @@ compile() {
 }
 # hatchling is locked too, so that the project itself is built without fetching anything unlocked.
 compile pyproject.toml requirements/build.in -o requirements/run.txt
-compile pyproject.toml requirements/build.in --extra test --extra lint --extra envoy --extra kubernetes --extra kvevents --extra parquet \
-    --extra plots --extra valkey -c requirements/run.txt -o requirements/dev.txt
+# What a router can be told to use, and so what the image carries.
+image="--extra envoy --extra kubernetes --extra kvevents --extra valkey"
+compile pyproject.toml requirements/build.in $image -c requirements/run.txt -o requirements/image.txt
+compile pyproject.toml requirements/build.in $image --extra test --extra lint --extra parquet --extra plots \
+    -c requirements/image.txt -o requirements/dev.txt

@@ -81,6 +81,8 @@ async def _drained(pieces: AsyncIterator[bytes]) -> None:
 async def test_sigterm_lets_running_streams_end() -> None:
     """
     The stream is complete, its log line is there, nothing else is let in, and the exit is clean.
+
+    Whoever asks whether it lives is told so meanwhile, or a supervisor would cut what runs.
     """
     async with scripted_engine(stream) as engine, serving(engine.url) as served:
         async with httpx.AsyncClient() as client, httpx.AsyncClient() as late:
@@ -93,6 +95,8 @@ async def test_sigterm_lets_running_streams_end() -> None:
                     if len(pieces) == 4:
                         with pytest.raises(httpx.ConnectError):
                             await late.get(f"{served.url}/health")
+                        for path, status in (("health", 503), ("live", 200)):
+                            assert (await late.get(f"{served.admin}/{path}")).status_code == status
 
         assert await served.ended() == 0
         assert b"".join(pieces) == TOKEN * 10

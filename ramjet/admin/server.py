@@ -74,6 +74,7 @@ def admin_app(operations: Operations) -> web.Application:
     app.router.add_post("/api/explain", pages.guarded(pages.explained))
     app.router.add_get("/metrics", pages.metrics)
     app.router.add_get("/health", pages.health)
+    app.router.add_get("/live", pages.live)
     app.router.add_get("/replicas", pages.guarded(pages.listed))
     app.router.add_post("/replicas", pages.guarded(pages.added))
     app.router.add_delete("/replicas/{name}", pages.guarded(pages.removed))
@@ -92,6 +93,10 @@ class _Pages:
     async def health(self, _request: web.Request) -> web.Response:
         status, body = self._operations.health()
         return web.Response(status=status, body=body, content_type="application/json")
+
+    async def live(self, _request: web.Request) -> web.Response:
+        # For a supervisor that restarts who hangs: whoever answers does not, whatever its health.
+        return web.Response(text="ok\n")
 
     async def listed(self, _request: web.Request) -> web.Response:
         return self._list()

@@ -130,6 +130,7 @@ async def test_when_all_are_drained_the_client_is_told_to_come_back(client: http
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_replica")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         assert (told.status_code, told.json()["status"]) == (503, "down")
+        assert (await client.get(f"{front.admin_url}/live")).status_code == 200, "a restart would help nobody"
 
 
 async def test_what_runs_at_a_removed_replica_ends_there(client: httpx.AsyncClient) -> None:
