@@ -18,9 +18,11 @@ import structlog
 from aiohttp import web
 
 from ramjet.admin.server import admin_app, is_loopback
-from ramjet.build import fleet_of, options_of, policy_of, polling_of, probing_of, publishers_of, tls_of
+from ramjet.build import fleet_of, options_of, place_of, policy_of, polling_of, probing_of, publishers_of, tls_of
 from ramjet.config import Settings
 from ramjet.control import Control
+from ramjet.core.news import News, naming
+from ramjet.core.peers import Peers
 from ramjet.core.record import Record
 from ramjet.core.router import Router
 from ramjet.core.visit import Arrival
@@ -34,6 +36,8 @@ from ramjet.journal.store import Store
 from ramjet.journal.writer import Journal
 from ramjet.logs import say_request
 from ramjet.metrics import Metrics
+from ramjet.peers.link import Link
+from ramjet.peers.metrics import PeerMetrics
 from ramjet.picture import Picture
 from ramjet.proxy.handler import Handler
 from ramjet.proxy.server import Bounds, proxy_runner, runner
@@ -69,6 +73,7 @@ class Running:
     control: Control
     watch: HealthWatch
     stats: StatsWatch
+    link: Link | None
 
 
 @contextlib.asynccontextmanager
@@ -144,9 +149,10 @@ async def running(
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
         stack.callback(handler.room.keep_admitting())
-        bounds = _bounds(settings)
+        # Before the listeners too: who starts knows what its peers do, and they hear the end of all that ends.
+        link = await stack.enter_async_context(_linked(settings, secret, router, handler, metrics))
+        bounds, drain = _bounds(settings), partial(_drain, handler, control)
         admin_url = await _listen(stack, settings.admin, runner(admin_app(control), bounds))
-        drain = partial(_drain, handler, control)
         if isinstance(handler, Handler):
             front, context = proxy_runner(handler, router.fleet, bounds), None if tls is None else tls.context
             url = await _listen(stack, settings.listen, front, tls=context, before_stop=drain)
@@ -159,7 +165,7 @@ async def running(
         )
         await _in_background(stack, watches if tls is None else {**watches, "certificate": tls.run})
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
-        yield Running(url, admin_url, router, handler, metrics, control, health, stats)
+        yield Running(url, admin_url, router, handler, metrics, control, health, stats, link)
 
 
 async def serve(settings: Settings, path: Path | None, read: Callable[[], Settings], *, picking: bool = False) -> None:
@@ -216,6 +222,26 @@ def _journal(settings: Settings, secret: str, metrics: Metrics) -> Journal | Non
         log.warning("journal_off", path=str(path), error=str(error), remedy="set journal.path, or use --no-journal")
         return None
     return Journal(store, on_written=metrics.journal_written.inc, on_dropped=metrics.journal_dropped.inc)
+
+
+@contextlib.asynccontextmanager
+async def _linked(
+    settings: Settings, secret: str, router: Router, handler: Front, metrics: Metrics
+) -> AsyncIterator[Link | None]:
+    """The tie to peers, once they have had a moment to say what they know; None where the settings name no store."""
+    place = place_of(settings)
+    if place is None:
+        yield None
+        return
+    named = naming(seed_of(secret))
+    router.news = News(named)
+    link = Link(place, Peers(router, named), router.news, secret, handler.room.admit_soon)
+    metrics.registry.register(PeerMetrics(link))
+    async with asyncio.TaskGroup() as tasks:
+        keeping = tasks.create_task(link.run(), name="peers")
+        await link.warm()
+        yield link
+        keeping.cancel()
 
 
 async def _listen(

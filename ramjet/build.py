@@ -24,6 +24,7 @@ from ramjet.core.pools import Pools
 from ramjet.core.route import Cost, Rule
 from ramjet.discovery.watch import Source
 from ramjet.front.options import Options
+from ramjet.peers.link import Place
 from ramjet.watch.health import Probing
 from ramjet.watch.kv_events import Publisher
 from ramjet.watch.stats import Polling
@@ -186,6 +187,14 @@ def _source_of(each: SourceSettings) -> Source:
     named = each.kubernetes.port
     number = int(named) if named is not None and named.isdigit() else named
     return kubernetes.Kubernetes(name=each.name, port=number, **each.kubernetes.model_dump(exclude={"port"}))
+
+
+def place_of(settings: Settings) -> Place | None:
+    """The store that is shared with peers; None where there is none."""
+    peers = settings.peers
+    if peers.url is None:
+        return None
+    return Place(url=peers.url.get_secret_value(), megabytes=peers.megabytes, keep_s=settings.beliefs.horizon_s)
 
 
 def tls_of(settings: Settings) -> Certificate | None:

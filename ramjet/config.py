@@ -90,6 +90,26 @@ def _kv_endpoint(value: str) -> str:
     return value
 
 
+def _store_url(value: SecretStr) -> SecretStr:
+    """Where the store is; only who has the extra can use one.
+
+    Raises:
+        ValueError: it is no URL of one, or the library is not installed.
+    """
+    try:
+        parts = urlsplit(value.get_secret_value())
+        is_good = parts.port is None or parts.port > 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.scheme not in {"valkey", "valkeys", "redis", "rediss"} or not parts.hostname:
+        raise ValueError(
+            "write it as valkey://HOST:PORT or, over TLS, valkeys://HOST:PORT, for example valkey://10.0.0.5"
+        )
+    if find_spec("valkey") is None:
+        raise ValueError("needs valkey, which is not installed: pip install 'ramjet-lb[valkey]', or leave it out")
+    return value
+
+
 def rank_clash(names: Iterable[str]) -> str | None:
     """What is wrong with replicas of these names: one is called as a rank of another is, or would be; None for nothing."""
     known = set(names)
@@ -521,6 +541,17 @@ class JournalSettings(_Part):
     )
 
 
+class PeerSettings(_Part):
+    """Other Ramjets before the same replicas, and the store through which they share what they know."""
+
+    url: Annotated[SecretStr, AfterValidator(_store_url)] | None = Field(
+        default=None, description="a Valkey or Redis, as valkey://USER:PASSWORD@HOST:PORT; null = this Ramjet is alone"
+    )
+    megabytes: Annotated[int, Field(ge=1)] = Field(
+        default=64, description="MiB that what is shared takes in the store, at most"
+    )
+
+
 class Settings(BaseSettings):
     """The whole configuration."""
 
@@ -544,6 +575,7 @@ class Settings(BaseSettings):
     tls: TlsSettings = TlsSettings()
     log: LogSettings = LogSettings()
     journal: JournalSettings = JournalSettings()
+    peers: PeerSettings = PeerSettings()
     client_keys: list[Annotated[SecretStr, Field(min_length=8)]] = Field(
         default=[], description="keys of which clients must show one; empty = anybody, and their own key is passed on"
     )
@@ -580,6 +612,8 @@ class Settings(BaseSettings):
                 )
         if (self.tls.certificate is None) != (self.tls.key is None):
             raise ValueError("tls.key: certificate and key go together; give both or neither")
+        if self.peers.url is not None and self.secret is None:
+            raise ValueError("secret: Ramjets that share what they know need the same one; set it (RAMJET_SECRET)")
         if rule.enabled and not rule.replicas:
             raise ValueError(
                 "routing.long_prompt.replicas: is empty; name the replicas for long requests, or disable it"

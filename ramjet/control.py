@@ -33,7 +33,7 @@ from ramjet.watch.stats import StatsWatch
 log = structlog.get_logger()
 
 ONLY_AT_START = (
-    "listen", "admin", "secret", "log", "journal", "tls.certificate", "tls.key",
+    "listen", "admin", "secret", "log", "journal", "peers", "tls.certificate", "tls.key",
     "limits.header_bytes", "limits.client_idle_s", "limits.idle_s",
 )  # fmt: skip
 """Keys that a running process cannot take over."""
@@ -194,6 +194,7 @@ class Control:
                 "models": sorted(each.models),
                 "error": each.last_error,
                 "engine": self._stats.seen[each.name].told(now) if each.name in self._stats.seen else None,
+                "peers_in_flight": each.peers_in_flight,
                 "others_in_flight": each.others.at(now).requests,
                 "others_queue_s": round(each.others.at(now).queue_s, 3),
                 "kv_events": self._kv_state(each.name),

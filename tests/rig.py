@@ -16,6 +16,8 @@ from ramjet.config import Settings, load
 from ramjet.core.feed import Feed
 from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.membership import Membership
+from ramjet.core.news import News, naming
+from ramjet.core.peers import Peers
 from ramjet.core.policies import Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
@@ -23,6 +25,8 @@ from ramjet.core.router import Router
 from ramjet.engines.facts import Facts, Loads, Seen
 from ramjet.gauges import Gauges
 from ramjet.metrics import Metrics
+from ramjet.peers.link import Link, Place
+from ramjet.peers.metrics import PeerMetrics
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +109,10 @@ def watched(router: Router, now: Callable[[], float] = lambda: 0.0) -> Metrics:
     membership.told("a source", (), 0.0)
     metrics = Metrics(router.fleet.replicas)
     metrics.registry.register(Gauges(router, now, seen, membership))
+    named, place = naming(0), Place(url="valkey://127.0.0.1", megabytes=1, keep_s=1.0)
+    link = Link(place, Peers(router, named), News(named), "a test's", lambda: None)
+    link.tally.age_s = 0.1
+    metrics.registry.register(PeerMetrics(link))
     return metrics
 
 

@@ -17,7 +17,7 @@ from ramjet.cli import main
 ROOT = Path(ramjet.__file__).parent
 
 PURE = ("core", "engines", "sim", "check/findings")
-EDGES = ("proxy", "epp", "watch", "discovery", "admin", "journal", "replica", "probes", "console", "check")
+EDGES = ("proxy", "epp", "watch", "discovery", "admin", "journal", "replica", "probes", "console", "check", "peers")
 NOT_FOR_THE_PURE = frozenset(
     (
         *(f"ramjet.{name}" for name in (*EDGES, "demo", "app", "cli", "config", "config_faults", "config_file", "metrics", "gauges", "logs", "secret")),

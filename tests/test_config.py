@@ -59,6 +59,10 @@ def refused(file: Path, text: str | bytes, overrides: dict[str, Any] | None = No
         ("routing: {long_promt: {}}", ["routing.long_promt", "did you mean routing.long_prompt?"]),
         ("limits: {body_byte: 1}", ["limits.body_byte", "did you mean limits.body_bytes?"]),
         ("xyz: 1", ["xyz", "no such key", "config/ramjet.yaml shows all keys"]),
+        ("peers: {url: 'http://h:6379'}", ["peers.url", "valkey://HOST:PORT"]),
+        ("peers: {url: 'valkey://h:0'}", ["peers.url", "valkey://HOST:PORT"]),
+        ("{secret: long enough, peers: {url: 'valkey://', megabytes: 0}}", ["peers.url", "peers.megabytes"]),
+        ("peers: {url: 'valkey://h'}", ["secret: Ramjets that share", "need the same one", "RAMJET_SECRET"]),
         ("replicas: [{name: a, url: 'http://h', pool_token: 1}]", ["replicas.0.pool_token", "replicas.pool_tokens?"]),
         ("replicas: [{name: a}]", ["replicas.0.url", "nothing given", "required", "where it is"]),
         ("replicas: [{url: 'http://h'}]", ["replicas.0.name", "nothing given", "its name in logs"]),
@@ -525,3 +529,20 @@ def test_a_source_in_kubernetes_without_the_library_says_how_to_get_it(
     told = refused(file, SOURCE.format("kubernetes: {service: glm}"))
     assert "discovery.sources.0.kubernetes: a mapping given: needs kubernetes_asyncio" in told
     assert "pip install 'ramjet-lb[kubernetes]'" in told
+
+
+def test_a_store_without_the_library_says_how_to_get_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Redis' own names for it do as well; a password in the URL is shown by nobody.
+    """
+    text = "{secret: long enough, peers: {url: 'redis://me:hidden@h:6380/1'}}"
+    settings = load(written(file, text))
+    assert settings.peers.url is not None
+    assert settings.peers.url.get_secret_value() == "redis://me:hidden@h:6380/1"
+    assert "hidden" not in dump(settings) + str(settings)
+
+    monkeypatch.setitem(sys.modules, "valkey", None)
+
+    told = refused(file, text)
+    assert "peers.url: '***@h:6380/1' given: needs valkey, which is not installed" in told
+    assert "pip install 'ramjet-lb[valkey]'" in told

@@ -111,6 +111,8 @@ class Admission(Generic[T]):
     """The state: who waits, and what each replica may still spend on swaps."""
 
     terms: Terms = Terms()
+    routers: int = 1
+    """Ramjets that fill allowances each for itself; 1 where each hears what the others have paid."""
     _held: OrderedDict[int, Held[T]] = field(default_factory=OrderedDict)
     _accounts: dict[str, _Account] = field(default_factory=dict)
     _filled_at: float | None = None
@@ -125,6 +127,10 @@ class Admission(Generic[T]):
     def allowance_s(self, replica: str) -> float:
         """Seconds that swaps may still cost at a replica."""
         return self._account(replica).seconds
+
+    def charge(self, replica: str, paid_s: float) -> None:
+        """An entry has been paid, here or by a peer: the allowance is of all Ramjets together."""
+        self._account(replica).seconds -= paid_s
 
     def longest_s(self, now: float) -> float:
         """How long the one who has waited longest has waited; 0 if nobody waits."""
@@ -182,7 +188,7 @@ class Admission(Generic[T]):
         now: float,
         replicas: Collection[str],
         rank: Callable[[T], Sequence[Scored]],
-        enter: Callable[[T, Scored], None],
+        enter: Callable[[T, Scored, float], None],
         *,
         glance: Callable[[T], Iterable[Candidate]],
         quick: bool = False,
@@ -193,7 +199,7 @@ class Admission(Generic[T]):
             now: the time.
             replicas: the names of all.
             rank: the replicas that may serve one of the held, cheapest first, as things stand.
-            enter: books one there; it is called before the next is ranked.
+            enter: books one there, for so many seconds of the allowance; it is called before the next is ranked.
             glance: replicas where a place may be, as one of the held sees them; who could enter none of these is not
                 ranked, except who has waited for so long that an allowance is kept for them.
             quick: no time has passed to speak of, and so nobody has come to have waited for that long.
@@ -220,10 +226,10 @@ class Admission(Generic[T]):
                     chosen = self._choose(each, ranking, now, paying=paying)
                 if chosen is None:
                     continue
-                if paying:
-                    self._account(chosen.candidate.replica).seconds -= chosen.candidate.harm_s
+                paid_s = chosen.candidate.harm_s if paying else 0.0
+                self.charge(chosen.candidate.replica, paid_s)
                 self.leave(each.who)
-                enter(each.who, chosen)
+                enter(each.who, chosen, paid_s)
                 self._changed = True
         self._changed = False
 
@@ -243,7 +249,7 @@ class Admission(Generic[T]):
         share = min(terms.most_share, terms.share * max(1.0, self.longest_s(now) / terms.patience_s))
         for name in replicas:
             account = self._account(name)
-            account.seconds = min(terms.most_allowance_s, account.seconds + share * elapsed)
+            account.seconds = min(terms.most_allowance_s, account.seconds + share / self.routers * elapsed)
 
     def _choose(self, each: Held[T], ranking: Sequence[Scored], now: float, *, paying: bool) -> Scored | None:
         if paying:

@@ -88,6 +88,8 @@ class Replica:
     others: Others = field(default_factory=Others)
     """What clients have there that do not come through here."""
     in_flight: int = 0
+    peers_in_flight: int = 0
+    """Requests that other Ramjets have there, as far as they have told."""
     queue: dict[object, float] = field(default_factory=dict)
     """Seconds of reading of each prompt that was sent there and has not been read, in order."""
     _reading_since: float = 0.0
@@ -112,6 +114,11 @@ class Replica:
     def serving(self) -> bool:
         """Whether it may be given a request now."""
         return not self.draining and (self.state is State.UP or (self.state is State.TRIAL and not self.in_flight))
+
+    @property
+    def all_in_flight(self) -> int:
+        """Requests that Ramjets have there, this one and its peers."""
+        return self.in_flight + self.peers_in_flight
 
     @property
     def queue_s(self) -> float:
@@ -181,14 +188,20 @@ class Replica:
         """Somebody says that it is there, and nobody knows it: what it is good for is to be seen first."""
         self.state, self.unproven, self.last_error = State.DOWN, True, "not probed yet"
 
-    def sent(self, now: float) -> None:
-        """A request has been sent to it."""
+    def sent(self, now: float, *, by_peer: bool = False) -> None:
+        """A request has been sent to it. What it owes to a peer it does not owe here: the peer would not tell of its bytes."""
+        if by_peer:
+            self.peers_in_flight += 1
+            return
         self.in_flight += 1
         if self.silent_since is None:
             self.silent_since = now
 
-    def done(self) -> None:
+    def done(self, *, by_peer: bool = False) -> None:
         """A request of its has ended, whichever way."""
+        if by_peer:
+            self.peers_in_flight -= 1
+            return
         self.in_flight -= 1
         if not self.in_flight:
             self.silent_since = None

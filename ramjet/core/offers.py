@@ -118,7 +118,7 @@ class Offers:
         blocks = None if turn is None else visit.usable
         prices, most_s = self._prices(now), 2 * terms.most_allowance_s
         for replica in replicas:
-            name, ours, others = replica.name, replica.in_flight, replica.others.at(now)
+            name, ours, others = replica.name, replica.all_in_flight, replica.others.at(now)
             belief = beliefs[name]
             pace, most_running, in_flight = belief.pace.factor, belief.most_running, ours + others.requests
             queue_s, cold_reads, between_s = self._standing(replica, now) if replica.queue else _IDLE
@@ -168,7 +168,7 @@ class Offers:
         """Seconds of reading ahead of whoever comes to a replica now, how many of those readings are long, and how long
         one may be that slips in between their slices."""
         known = self._standings.get(replica.name)
-        stamp = (now, len(replica.queue), replica.in_flight)
+        stamp = (now, len(replica.queue), replica.all_in_flight)
         if known is None or known[0] != stamp:
             leases = [each for each in replica.queue if isinstance(each, Lease)]
             for lease in leases:

@@ -37,6 +37,14 @@ class Share(Struct, frozen=True, gc=False):
     tokens: int = 0
     """Of the token pool, kept from eviction. What our answers keep is not known to be ours."""
 
+    def beyond(self, other: Share) -> Share:
+        """What it is more than the other."""
+        return Share(
+            max(0, self.requests - other.requests),
+            max(0.0, self.queue_s - other.queue_s),
+            max(0, self.tokens - other.tokens),
+        )
+
     def most(self, other: Share) -> Share:
         """The larger of both, each by itself."""
         return Share(
@@ -62,6 +70,11 @@ class Others:
         """A request has been sent there, and this is what is ours now; what ends makes it less, and is not told."""
         self._ours = self._ours.most(ours)
 
+    def recognised(self, share: Share, since: float) -> None:
+        """A peer tells of a request that it sent at a time: if that was before the last poll, it was taken for others'."""
+        if since <= self._at:
+            self._theirs = self._theirs.beyond(share)
+
     def told(self, load: Load, ours: Share, wait_s: float, now: float) -> None:
         """An engine has said what it has.
 
@@ -72,11 +85,7 @@ class Others:
             now: the time.
         """
         most = self._ours.most(self._before).most(ours)
-        self._theirs = Share(
-            max(0, (load.requests or 0) - most.requests),
-            max(0.0, wait_s - most.queue_s),
-            max(0, (load.used_tokens or 0) - most.tokens),
-        )
+        self._theirs = Share(load.requests or 0, wait_s, load.used_tokens or 0).beyond(most)
         self._before, self._ours, self._at = self._ours, ours, now
 
     def at(self, now: float) -> Share:

@@ -23,12 +23,13 @@ from ramjet.core.causes import Evictions
 from ramjet.core.chains import Cut, Event, Ran
 from ramjet.core.choice import Choice
 from ramjet.core.clues import clues_of, mark_of
-from ramjet.core.conversations import Conversations, Sighting
+from ramjet.core.conversations import Conversation, Conversations, Sighting
 from ramjet.core.feed import Feed, Source
 from ramjet.core.fleet import Fleet, Replica, State
 from ramjet.core.lengths import TokenRatios, in_tokens, scale
+from ramjet.core.news import News
 from ramjet.core.offers import Offers
-from ramjet.core.others import Load, Share
+from ramjet.core.others import NOBODY, Load, Share
 from ramjet.core.policies import LONG_PROMPT, Policy
 from ramjet.core.pools import Pools
 from ramjet.core.record import WARM_RATIO, Record, short
@@ -58,6 +59,8 @@ class Router:
         self.choice = Choice(self.offers, self.admission)
         self.on_placed: Callable[[Visit, float], None] | None = None
         """Told of every request that has just been booked at a replica, and when."""
+        self.news: News | None = None
+        """What is to be told to peers; None where there are none."""
         self.feeds: dict[str, Feed] = {}
         """What replicas say of their blocks, for those that are listened to."""
         self._freed: set[str] = set()
@@ -72,19 +75,24 @@ class Router:
         """Recognise the conversation and take the request in as its next turn."""
         self._tidy(now)
         visit, sighting = self._recognise(arrival, now)
-        if sighting is None or visit.identity is None or arrival.fingerprint is None:
-            return visit
+        self._take_in(visit, sighting, now)
+        return visit
+
+    def _take_in(self, visit: Visit, sighting: Sighting | None, now: float) -> None:
+        """Make it its conversation's next turn."""
+        known_prompt = visit.arrival.fingerprint
+        if sighting is None or visit.identity is None or known_prompt is None:
+            return
         back = sighting.returning
         if back is not None and not back.running:
             idle_s = now - back.seen_at
             self.returns.came_back(idle_s, given_up=idle_s > self.policy.living_s)
-        visit.turn = turn = self.conversations.admit(visit.identity, arrival.fingerprint.identity.head, sighting, now)
+        visit.turn = turn = self.conversations.admit(visit.identity, known_prompt.identity.head, sighting, now)
         turn.conversation.mark = (
             None if visit.usable is None or visit.usable is visit.identity else mark_of(visit.usable)
         )
         self.conversations.measure(turn.conversation, visit.prompt_tokens)
         visit.number = turn.conversation.turn
-        return visit
 
     def preview(self, arrival: Arrival, now: float) -> Visit:
         """What `arrive` and `place` would make of a request now: a visit with its decision, in nobody's books.
@@ -144,12 +152,12 @@ class Router:
             decision = self.choice.rank(visit, now)
             return () if decision is None else decision.ranked
 
-        def enter(visit: Visit, chosen: Scored) -> None:
+        def enter(visit: Visit, chosen: Scored, paid_s: float) -> None:
             decision = self.choice.rank(visit, now)
             assert decision is not None
             assert visit.held_since is not None
             visit.held_s, visit.held_since = now - visit.held_since, None
-            self._book(visit, decision, chosen, now)
+            self._book(visit, decision, chosen, now, paid_s=paid_s)
             entered.append(visit)
 
         def glance(visit: Visit) -> Iterator[Candidate]:
@@ -202,6 +210,8 @@ class Router:
                 self._learn_pace(visit, lease, now - lease.placed_at)
             lease.read(now)
             self._freed.add(lease.replica.name)
+            if self.news is not None:
+                self.news.read(lease, now)
 
     def failed(self, visit: Visit, now: float, *, all_ranks: bool = True) -> None:
         """The replica did not serve the request; it may be placed again.
@@ -218,6 +228,8 @@ class Router:
             lease.release(now)
             self._freed.add(lease.replica.name)
             self._unread(visit, lease)
+            if self.news is not None:
+                self.news.ended(lease, now, was_read=False)
 
     def carried(self, visit: Visit, replica: str, now: float) -> Lease | None:
         """Who carries the request has taken it to another replica than it was placed at: it is booked there.
@@ -242,7 +254,7 @@ class Router:
             status: what the client was answered; None when it left before.
             usage: the engine's report; None when it gave none.
         """
-        lease, turn = visit.lease, visit.turn
+        lease = visit.lease
         self.give_up(visit, now)
         usage = self._complete(visit, usage)
         if lease is not None and lease.found is not None and not _all_there(lease.found):
@@ -250,12 +262,20 @@ class Router:
             usage = replace(usage, cached_tokens=self._complete(visit, lease.found).cached_tokens)
         record = self._record(visit, now, outcome, status, usage)
         was_read = visit.first_token_at is not None or outcome == "ok" or usage.prompt_tokens is not None
+        self._give_back(visit, now, was_read=was_read, is_ok=outcome == "ok", usage=usage)
+        if lease is not None and self.news is not None:
+            self.news.ended(lease, now, was_read=was_read, is_ok=outcome == "ok", usage=usage)
+        return record
+
+    def _give_back(self, visit: Visit, now: float, *, was_read: bool, is_ok: bool, usage: Usage) -> None:
+        """Free its place, and learn from what the engine reported."""
+        lease, turn = visit.lease, visit.turn
         if lease is not None:
             was_open = lease.open
             lease.release(now)
             self._freed.add(lease.replica.name)
             if was_read:
-                if visit.first_token_at is None and outcome == "ok":
+                if visit.first_token_at is None and is_ok:
                     # Nobody saw when it had been read; it was not before so long.
                     self._learn_pace(visit, lease, now - lease.placed_at, at_most=True)
                 self._learn(visit, lease, usage, now)
@@ -265,7 +285,43 @@ class Router:
             if not was_read:
                 self.conversations.withdraw(turn)
             self.conversations.finish(turn, now)
-        return record
+
+    # -- a peer's request ---------------------------------------------------------------------------------------------
+
+    def follow(
+        self, arrival: Arrival, replica: str, now: float, *, conversation: int = 0, turn: int = 0, paid_s: float = 0.0
+    ) -> Visit:
+        """A peer has placed a request: it is taken in, and booked where it went. `first_token` and `conclude` as they come.
+
+        One that comes later than the next turn of its conversation counts as load, and for nothing else.
+
+        Args:
+            arrival: the request.
+            replica: where it went, by name.
+            now: when.
+            conversation: whose turn it is, by the peer's word...
+            turn: ...and which.
+            paid_s: what its entry cost of the allowance.
+        """
+        self._tidy(now)
+        visit, sighting = self._recognise(arrival, now)
+        if (
+            sighting is not None
+            and visit.identity is not None
+            and _is_past(sighting, visit.identity, conversation, turn)
+        ):
+            visit.usable = visit.identity = None
+        else:
+            self._take_in(visit, sighting, now)
+        self.admission.charge(replica, paid_s)
+        candidate = next(self.offers.candidates(visit, [self.fleet[replica]], {}, now, harm="none"))
+        chosen = Scored(candidate, 0.0)
+        self._book(visit, Decision((chosen,), "affinity"), chosen, now, of_peer=True, paid_s=paid_s)
+        return visit
+
+    def conclude(self, visit: Visit, now: float, *, was_read: bool, is_ok: bool, usage: Usage) -> None:
+        """A peer's request has ended, and this is what its engine reported."""
+        self._give_back(visit, now, was_read=was_read, is_ok=is_ok, usage=self._complete(visit, usage))
 
     # -- replicas ---------------------------------------------------------------------------------------------------
 
@@ -395,7 +451,16 @@ class Router:
         visit.held_since = now
         self.admission.hold(visit, self.choice.home(visit), now)
 
-    def _book(self, visit: Visit, decision: Decision, chosen: Scored, now: float) -> Lease:
+    def _book(
+        self,
+        visit: Visit,
+        decision: Decision,
+        chosen: Scored,
+        now: float,
+        *,
+        of_peer: bool = False,
+        paid_s: float = 0.0,
+    ) -> Lease:
         if chosen.candidate.replica != decision.chosen.candidate.replica:
             others = [each for each in decision.ranked if each.candidate.replica != chosen.candidate.replica]
             decision = replace(decision, ranked=(chosen, *others), reason="room")
@@ -412,14 +477,17 @@ class Router:
             placed_at=now,
             read_at=now + ahead_s + candidate.read_s,
             is_cold=candidate.read_s > self.policy.terms.cold_s,
-            alone=not replica.in_flight and not replica.others.at(now).requests,
+            alone=not replica.all_in_flight and not replica.others.at(now).requests,
             shows_first=visit.arrival.stream,
             read_tokens=candidate.matched_tokens,
+            of_peer=of_peer,
+            paid_s=paid_s,
         )
-        if lease.is_cold and self.policy.slice_s is not None:
+        if lease.is_cold and not of_peer and self.policy.slice_s is not None:
             read_s = partial(self.offers.read_s, belief)
             lease.starts.extend(starts(visit.cuts, lease.read_tokens, visit.prompt_tokens, read_s, self.policy.slice_s))
-        replica.sent(now)
+        before = self._ours(replica, belief) if of_peer else NOBODY
+        replica.sent(now, by_peer=of_peer)
         # Whoever comes meanwhile waits for the start that is being read, and no longer.
         replica.line_up(lease, lease.starts[0].read_s if lease.starts else candidate.read_s, now)
         visit.decision, visit.lease = decision, lease
@@ -434,9 +502,15 @@ class Router:
             lease.seat = belief.book(visit.usable, visit.prompt_tokens, visit.turn.conversation, now, here)
             self.conversations.settle(visit.turn.conversation, replica.name)
             visit.turn.conversation.life = belief.life
-        replica.others.booked(self._ours(replica, belief))
+        ours = self._ours(replica, belief)
+        replica.others.booked(ours)
+        if of_peer:
+            replica.others.recognised(ours.beyond(before), now)
+            return lease
         if self.on_placed is not None:
             self.on_placed(visit, now)
+        if self.news is not None:
+            self.news.placed(visit)
         return lease
 
     def _go_on(self, visit: Visit, lease: Lease, now: float) -> None:
@@ -449,9 +523,9 @@ class Router:
         self.offers.changed(replica.name)
 
     def _ours(self, replica: Replica, belief: Belief) -> Share:
-        """What we have at a replica."""
+        """What we have at a replica, we and our peers."""
         cache = belief.cache
-        return Share(replica.in_flight, replica.queue_s, cache.held_tokens + cache.private_tokens)
+        return Share(replica.all_in_flight, replica.queue_s, cache.held_tokens + cache.private_tokens)
 
     def _unread(self, visit: Visit, lease: Lease) -> None:
         """The replica never read the prompt to its end.
@@ -486,7 +560,7 @@ class Router:
 
     def _learn_pace(self, visit: Visit, lease: Lease, took_s: float, *, at_most: bool = False) -> None:
         """A prompt that was sent whole has been read in so long, or, with others before it, in no longer than that."""
-        if lease.found is not None:
+        if lease.found is not None or (visit.usable is None and visit.arrival.fingerprint is not None):
             return
         expected_s = self.policy.reading.seconds(lease.scored.candidate.matched_tokens, visit.prompt_tokens)
         if lease.belief.pace.learn(expected_s, took_s, at_most=at_most or not lease.alone):
@@ -605,6 +679,14 @@ def _ends_inside(match: Match) -> bool:
     """Whether a prompt leaves what was sent before inside of an earlier prompt."""
     node = match.node
     return node is not None and (match.depth - match.above < len(node.hashes) or bool(node.children))
+
+
+def _is_past(sighting: Sighting, blocks: Blocks, conversation: int, turn: int) -> bool:
+    """Whether this turn of that conversation is known to have had a later one, which went on from it."""
+    owner = None if sighting.match.node is None else sighting.match.node.owner
+    if not isinstance(owner, Conversation) or owner.id != conversation or owner.turn < turn:
+        return False
+    return sighting.match.depth == len(blocks) < owner.depth
 
 
 def _confined_tokens(visit: Visit) -> int:

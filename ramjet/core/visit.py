@@ -105,6 +105,10 @@ class Lease(Struct, eq=False):
     """Those that have been read."""
     read_tokens: int = 0
     """As far as the prompt has been read, or was believed to be there."""
+    of_peer: bool = False
+    """Whether another Ramjet holds it, and has told."""
+    paid_s: float = 0.0
+    """What it cost of the replica's allowance."""
     found: Usage | None = None
     """What the engine said of the first start that it did not hold whole: what was there before any was read. None where
     none has been sent."""
@@ -123,7 +127,7 @@ class Lease(Struct, eq=False):
         """Give the place back; a second call does nothing."""
         if self.open:
             self.open = False
-            self.replica.done()
+            self.replica.done(by_peer=self.of_peer)
             self.read(now)
             if self.cache is not None and self.seat is not None:
                 self.belief.version += 1

@@ -85,8 +85,16 @@ def list_command() -> None:
     "--workload", "workloads", type=_Name("workload", _workloads), multiple=True, help="May be repeated.  [all]"
 )
 @click.option("--policy", "chosen", type=_Name("policy", _policies), multiple=True, help="May be repeated.  [all]")
-@click.option("--replicas", type=click.IntRange(1, 64), help="How many replicas.  [what the workload is meant for]")
+@click.option("--replicas", type=click.IntRange(1, 1_000), help="How many replicas.  [what the workload is meant for]")
 @click.option("--profile", type=_Name("profile", _profiles), help="Which replicas.  [what the workload is meant for]")
+@click.option("--routers", type=click.IntRange(1, 64), default=1, show_default=True, help="Deal requests to so many.")
+@click.option("--no-store", is_flag=True, help="The routers share nothing of what they know.")
+@click.option(
+    "--delay",
+    "delay_s",
+    type=click.FloatRange(0, 60),
+    help="Seconds until what one router tells reaches the others.  [0.5]",
+)
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="How many: 1, 2, 3 and so on.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes at a time.  [one for each processor]")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures of every run as one JSON document.")
@@ -102,6 +110,9 @@ def run_command(
     chosen: Sequence[str],
     replicas: int | None,
     profile: str | None,
+    routers: int,
+    no_store: bool,
+    delay_s: float | None,
     seeds: int,
     jobs: int | None,
     as_json: bool,
@@ -115,11 +126,13 @@ def run_command(
     Examples:
       ramjet lab run --workload W1 --seeds 3
       ramjet lab run --workload W5 --policy seconds --policy round_robin --json
+      ramjet lab run --workload W2 --policy ramjet --routers 8 --no-store
       ramjet lab run --html lab.html
     """
     from rich.console import Console  # noqa: PLC0415
 
     from ramjet.lab import report  # noqa: PLC0415
+    from ramjet.lab.routers import DELAY_S  # noqa: PLC0415
     from ramjet.lab.runs import Case  # noqa: PLC0415
 
     try:
@@ -129,7 +142,15 @@ def run_command(
             if not path.parent.is_dir():
                 raise click.ClickException(f"{path}: there is no directory {path.parent}")
         cases = [
-            Case(workload=workload, policy=policy, seed=seed, replicas=replicas, profile=profile)
+            Case(
+                workload=workload,
+                policy=policy,
+                seed=seed,
+                replicas=replicas,
+                profile=profile,
+                routers=routers,
+                delay_s=None if no_store else DELAY_S if delay_s is None else delay_s,
+            )
             for workload in _unique(workloads) or _workloads()
             for seed in range(1, seeds + 1)
             for policy in _unique(chosen) or _policies()

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from ramjet.core.cache import Blocks, Hit, PrefixCache, Seat, SlotSpec
 from ramjet.core.record import WARM_RATIO
 from ramjet.lab.policies import Factory, Infinite, Policy, ReplicaFacts, Request
+from ramjet.lab.routers import Routers
 from ramjet.lab.turns import Run, Turn, Workload
 from ramjet.sim.engine import Engine, Event, Job
 from ramjet.sim.profile import Profile
@@ -125,6 +126,8 @@ def simulate(workload: Workload, factory: Factory, seed: int, *, replicas: int, 
         if isinstance(policy, Infinite)
         else [Engine(profile, whole_runs=True) for _ in range(replicas)]
     )
+    if isinstance(policy, Routers):
+        policy.engines = [each for each in servers if isinstance(each, Engine)]
     return play(workload, policy, servers, reports_cached=profile.reports_cached)
 
 

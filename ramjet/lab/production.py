@@ -14,6 +14,7 @@ from typing import Any
 from ramjet.core.admission import Terms
 from ramjet.core.fingerprint import Chain, Fingerprint
 from ramjet.core.fleet import Fleet, Replica
+from ramjet.core.others import Load
 from ramjet.core.policies import BalanceCost, CrowdingCost, LeaveCost, Policy, PrefillCost, QueueCost, SpreadLongRule
 from ramjet.core.pools import Pools
 from ramjet.core.record import Record
@@ -82,7 +83,8 @@ class Routed:
             fleet: in the order of the loop's replicas.
             policy: how it decides.
         """
-        self._router = Router(fleet, policy)
+        self.router = Router(fleet, policy)
+        self._names = [each.name for each in fleet]
         self._places = {each.name: place for place, each in enumerate(fleet)}
         self._visits: dict[Request, Visit] = {}
         self._requests: dict[Visit, Request] = {}
@@ -96,9 +98,9 @@ class Routed:
 
     def arrive(self, request: Request, now: float) -> int | None:
         """Place it, or hold it."""
-        visit = self._router.arrive(self._arrival(request), now)
+        visit = self.router.arrive(self._arrival(request), now)
         self._visits[request], self._requests[visit] = visit, request
-        return None if self._router.place(visit, now) is None else self._go(visit)
+        return None if self.router.place(visit, now) is None else self._go(visit)
 
     def _go(self, visit: Visit) -> int:
         """It goes: the index of its replica."""
@@ -116,14 +118,14 @@ class Routed:
     def start_read(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> None:
         """A start of its prompt has been read."""
         usage = Usage(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
-        self._router.start_read(self._visits[request], now, usage)
+        self.router.start_read(self._visits[request], now, usage)
 
     def first_token(self, request: Request, now: float) -> Placements:
         """Its prompt has been read; of an answer that is no stream nobody sees that."""
         visit = self._visits[request]
         if not visit.arrival.stream:
             return []
-        self._router.first_token(visit, now)
+        self.router.first_token(visit, now)
         return self._admit(now, quick=True)
 
     def finish(self, request: Request, now: float, *, prompt_tokens: int, cached_tokens: int | None) -> Placements:
@@ -131,7 +133,7 @@ class Routed:
         visit = self._visits.pop(request)
         del self._requests[visit]
         usage = self._usage(request, prompt_tokens, cached_tokens)
-        self._ended(request, visit, self._router.finish(visit, now, outcome="ok", status=200, usage=usage))
+        self._ended(request, visit, self.router.finish(visit, now, outcome="ok", status=200, usage=usage))
         return self._admit(now, quick=True)
 
     def _usage(self, request: Request, prompt_tokens: int, cached_tokens: int | None) -> Usage:  # noqa: ARG002
@@ -142,8 +144,16 @@ class Routed:
         """Let in who may enter now."""
         return self._admit(now)
 
+    def admit_soon(self, now: float) -> Placements:
+        """Let in who may enter where a place has become free."""
+        return self._admit(now, quick=True)
+
+    def loaded(self, place: int, load: Load, now: float) -> None:
+        """An engine has said what it has."""
+        self.router.loaded(self._names[place], load, now)
+
     def _admit(self, now: float, *, quick: bool = False) -> Placements:
-        entered = self._router.admit(now, quick=quick)
+        entered = self.router.admit(now, quick=quick)
         return [(self._requests[visit], self._go(visit)) for visit in entered]
 
 
@@ -169,10 +179,11 @@ class Production(Routed):
         for number, each in enumerate(facts):
             fleet.add(Replica(str(number), f"http://{seed}.{number}", configured=told(each)))
         super().__init__(fleet, policy)
-        self._heads: dict[int, int] = {}
+        self.heads: dict[int, int] = {}
+        """Where each conversation's first user message ends, in blocks."""
 
     def _arrival(self, request: Request) -> Arrival:
-        return arrival_of(request, self._heads, self._in_bytes(request))
+        return arrival_of(request, self.heads, self._in_bytes(request))
 
     def _in_bytes(self, request: Request) -> tuple[array[int], int]:
         """Where each block of a prompt ends in bytes, and how long it is in all."""

@@ -162,12 +162,12 @@ class _Recording(Routed):
         self._arrivals = arrivals
         self._on_turn = on_turn
         self.entries: list[Entry] = []
-        self.samples = [(0.0, samples(self._router, 0.0))]
+        self.samples = [(0.0, samples(self.router, 0.0))]
         """What the replicas were, once a minute."""
 
     def tick(self, now: float) -> Placements:
         if now >= self.samples[-1][0] + SAMPLE_S:
-            self.samples.append((now, samples(self._router, now)))
+            self.samples.append((now, samples(self.router, now)))
         return super().tick(now)
 
     def _arrival(self, request: Request) -> Arrival:

@@ -11,8 +11,9 @@ from multiprocessing import get_context
 from ramjet.lab.loop import simulate
 from ramjet.lab.measure import Figures, figures
 from ramjet.lab.misled import MISLED
-from ramjet.lab.policies import BASELINES, Factory
-from ramjet.lab.production import POLICIES
+from ramjet.lab.policies import BASELINES, Factory, Policy, ReplicaFacts
+from ramjet.lab.production import POLICIES, Production
+from ramjet.lab.routers import DELAY_S, Routers
 from ramjet.lab.workloads import REPLICAS, WORKLOADS, build
 
 
@@ -27,6 +28,17 @@ class Case:
     """None: as many as the workload is meant for."""
     profile: str | None = None
     """None: those it is meant for."""
+    routers: int = 1
+    """Among how many the requests are dealt."""
+    delay_s: float | None = DELAY_S
+    """How old what they tell one another is when it arrives; None: they tell nothing."""
+
+    @property
+    def label(self) -> str:
+        """The policy, and by how many it is played."""
+        if self.routers == 1:
+            return self.policy
+        return f"{self.policy}, {self.routers} routers{' apart' if self.delay_s is None else ''}"
 
 
 def policies() -> dict[str, Factory]:
@@ -43,17 +55,32 @@ def run(case: Case) -> Figures:
     recipe = WORKLOADS[case.workload]
     profile = recipe.profile if case.profile is None else REPLICAS[case.profile]
     replicas = case.replicas or recipe.replicas
-    requests = simulate(
-        build(case.workload, case.seed), policies()[case.policy], case.seed, replicas=replicas, profile=profile
-    )
+    factory = policies()[case.policy]
+    if case.routers > 1:
+        factory = _dealt(factory, case)
+    requests = simulate(build(case.workload, case.seed), factory, case.seed, replicas=replicas, profile=profile)
     return figures(
         requests,
         workload=case.workload,
-        policy=case.policy,
+        policy=case.label,
         seed=case.seed,
         replicas=replicas,
         profile=profile.name,
     )
+
+
+def _dealt(factory: Factory, case: Case) -> Factory:
+    """The same policy in several routers."""
+
+    def make(facts: list[ReplicaFacts], seed: int) -> Policy:
+        members = [each for _ in range(case.routers) if isinstance(each := factory(facts, seed), Production)]
+        if not members:
+            raise ValueError(f"policy {case.policy} is played by one router alone; take ramjet, or a kind of it")
+        for each in members:
+            each.heads = members[0].heads  # messages say so, to whichever router
+        return Routers(members, case.delay_s)
+
+    return make
 
 
 def run_all(cases: Sequence[Case], *, processes: int) -> Iterator[tuple[int, Figures]]:

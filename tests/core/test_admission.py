@@ -37,7 +37,7 @@ def poll(
         now,
         ["a", "b", "c", "d"],
         look,
-        lambda who, chosen: entered.append((who, chosen.candidate.replica)),
+        lambda who, chosen, _: entered.append((who, chosen.candidate.replica)),
         glance=lambda who: (replace(scored.candidate, harm_s=0.0) for scored in look(who)),
     )
     return entered
@@ -265,7 +265,7 @@ class Door(RuleBasedStateMachine):
     def poll(self, seconds: float) -> None:
         self.now += seconds
 
-        def enter(who: int, chosen: Scored) -> None:
+        def enter(who: int, chosen: Scored, _: float) -> None:
             assert chosen in self.fleet
             assert chosen.candidate.fits
             assert not chosen.candidate.is_full

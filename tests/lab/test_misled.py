@@ -47,7 +47,7 @@ def test_pools_are_told_wrong(name: str, tokens: int, slots: int | None) -> None
     """
     By 20 %, or not at all; what one forward reads and the cap on a path stay true.
     """
-    for replica in made(name, HYBRID)._router.fleet:
+    for replica in made(name, HYBRID).router.fleet:
         pools = replica.pools
         assert (pools.tokens, pools.slots, pools.per_path, pools.chunk_tokens) == (tokens, slots, 2, 6_144)
 
@@ -103,7 +103,7 @@ def test_how_fast_a_replica_reads_is_learned_whatever_was_told(name: str, factor
             return policy
 
         simulate(build("W5", 1), make, 1, replicas=2, profile=WORKLOADS["W5"].profile)
-        learned.append([belief.pace.factor for belief in playing[0]._router.beliefs.values()])
+        learned.append([belief.pace.factor for belief in playing[0].router.beliefs.values()])
 
     told_wrong, told_right = learned
     assert [factor * each for each in told_wrong] == pytest.approx(told_right, rel=0.25)

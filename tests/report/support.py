@@ -33,18 +33,18 @@ class Recorded(Production):
         super().__init__(facts, seed, policy=policy)
         self.entries: list[Entry] = []
         self.samples: list[tuple[float, list[Sample]]] = []
-        finish = self._router.finish
+        finish = self.router.finish
 
         def kept(visit: Visit, now: float, **how: Any) -> Record:
             record = finish(visit, now, **how)
             self.entries.append(Entry(AT + visit.arrived_at, record, visit.arrival))
             return record
 
-        self._router.finish = kept  # type: ignore[method-assign]
+        self.router.finish = kept  # type: ignore[method-assign]
 
     def tick(self, now: float) -> Placements:
         if not self.samples or now >= self.samples[-1][0] - AT + 60:
-            self.samples.append((AT + now, samples(self._router, now)))
+            self.samples.append((AT + now, samples(self.router, now)))
         return super().tick(now)
 
 
