@@ -241,6 +241,31 @@ def test_a_body_that_nobody_wants_is_read_away(play: Callable[..., None], taken:
     play(talk, body_bytes=LONG - 1)
 
 
+def test_a_body_for_which_there_is_no_room_any_more_is_read_away(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Others have taken it since the head was looked at.
+    """
+    looked = Door.check_room
+    asked: list[int] = []
+
+    def check(self: Door, size: int) -> None:
+        asked.append(size)
+        looked(self, size if len(asked) == 1 else 1 << 40)
+
+    monkeypatch.setattr(Door, "check_room", check)
+
+    async def talk(_: Front, engine: ScriptedEngine, line: Wire) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(in_pieces(line, request(PATH, text(20 * LONG)), 4))
+            assert (await line.reply()).status == 429
+        assert await line.closed()
+        assert not engine.seen
+
+    play(talk)
+
+
 def test_a_body_without_a_length_comes_too(play: Callable[..., None], taken: list[int]) -> None:
     """
     As aiohttp reads it.
