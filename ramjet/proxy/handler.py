@@ -176,11 +176,13 @@ class Handler(Front):
                 if lease.starts:
                     await self._read_starts(exchange, visit, lease, limit)
                 with await self._upstream.send(request.method, replica.url, _path_of(request), head, sent) as answer:
+                    untouched = asked is None
+                    del body, sent, asked  # it has been sent: only who may send it again keeps it
                     check_head(answer)
                     if answer.status in _BUSY:
                         await self._keep_busy(exchange, lease, answer)
-                    exchange.observer = observer_of(answer, watch=prompt is not None, hide_usage=asked is not None)
-                    return await self._relay(exchange, visit, lease, answer, limit, untouched=asked is None)
+                    exchange.observer = observer_of(answer, watch=prompt is not None, hide_usage=not untouched)
+                    return await self._relay(exchange, visit, lease, answer, limit, untouched=untouched)
         except TimeoutError:
             if exchange.reply is None:
                 silence = f"no byte in limits.first_byte_s = {options.first_byte_s:g} s"
@@ -241,6 +243,7 @@ class Handler(Front):
         if not answer.is_whole or len(data) > _SHORT_BYTES:
             limit.begin_anew(gap_s, time.monotonic())
         reply = exchange.start(headers.to_client(answer, lease.replica.name, lease.reason, as_it_came=untouched))
+        self._let_go(exchange)
         last = b""
 
         def take(data: bytes) -> bool:
@@ -340,6 +343,12 @@ class Handler(Front):
         if failed.failure is Failure.REFUSED:
             for each in self._router.probed(replica.url, time.monotonic(), error=str(failed), refused=True):
                 log.warning("replica_down", replica=each.name, error=each.last_error)
+
+    def _let_go(self, exchange: Exchange) -> None:
+        """No other replica can be asked any more, so nobody needs the body: an answer may take minutes."""
+        if exchange.body:
+            self.door.held_bytes -= len(exchange.body)
+            exchange.body = b""
 
     def _finish(self, exchange: Exchange) -> Record:
         now, request = time.monotonic(), exchange.request

@@ -26,8 +26,9 @@ from ramjet import allocator
 LEAST_BYTES = 256 << 10
 """A body of which less is still to come is read as aiohttp reads it: it is mostly there already."""
 FIRST_BYTES = 2 << 20
+"""Whoever only announces a body takes no more room than this..."""
 MOST_TIMES = 8
-"""Whoever only announces a body takes no more room than the first; then so many times what has come."""
+"""...and then so many times what has come."""
 
 
 class Intake(asyncio.BufferedProtocol):
@@ -172,7 +173,6 @@ class Connection(RequestHandler):
         size, transport = _size(request.headers, request.content), self.transport
         if not size or transport is None or transport.is_closing():
             return None
-        self._waits = None
         return Intake(self, transport, request.content, size)
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - as it is called
@@ -183,7 +183,7 @@ class Connection(RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """As aiohttp does, which then reads the rest of a body that nobody wanted."""
+        """As aiohttp does, which then reads the rest of a body that nobody has taken in."""
         if self._waits is not None and self._waits is request.content:
             self._waits = None
             self._resume_transport_reading()

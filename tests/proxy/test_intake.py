@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,16 @@ from typing import Any
 
 import pytest
 import uvloop
+from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.web_protocol import RequestHandler
 
+from ramjet.proxy.door import Door
 from ramjet.proxy.intake import FIRST_BYTES, LEAST_BYTES, Intake
-from tests.bugs.wire import Wire, request, wire
+from tests.bugs.wire import Wire, body_for, request, wire
 from tests.operations.test_security import certificate
 from tests.rig import Front, ramjet
-from tests.scripted import ScriptedEngine, scripted_engine
+from tests.scripted import Connection, ScriptedEngine, Seen, scripted_engine
 
 PATH = "/v1/embeddings"
 LONG = 3 * LEAST_BYTES
@@ -238,6 +241,31 @@ def test_a_body_that_nobody_wants_is_read_away(play: Callable[..., None], taken:
     play(talk, body_bytes=LONG - 1)
 
 
+def test_a_body_for_which_there_is_no_room_any_more_is_read_away(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Others have taken it since the head was looked at.
+    """
+    looked = Door.check_room
+    asked: list[int] = []
+
+    def check(self: Door, size: int) -> None:
+        asked.append(size)
+        looked(self, size if len(asked) == 1 else 1 << 40)
+
+    monkeypatch.setattr(Door, "check_room", check)
+
+    async def talk(_: Front, engine: ScriptedEngine, line: Wire) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(in_pieces(line, request(PATH, text(20 * LONG)), 4))
+            assert (await line.reply()).status == 429
+        assert await line.closed()
+        assert not engine.seen
+
+    play(talk)
+
+
 def test_a_body_without_a_length_comes_too(play: Callable[..., None], taken: list[int]) -> None:
     """
     As aiohttp reads it.
@@ -275,6 +303,49 @@ def test_nothing_of_a_body_stays_when_it_has_been_served(play: Callable[..., Non
             gc.enable()
 
     play(talk)
+
+
+class Watched(bytearray):
+    """A body of which can be told whether it is still there."""
+
+    __slots__ = ("__weakref__",)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_body_goes_when_its_answer_begins(asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Streams run for minutes, and bodies are long: no other replica will be asked, so nobody needs it.
+    """
+    bodies: list[weakref.ref[Watched]] = []
+    whole = Door.body
+
+    async def watched(self: Door, request: web.BaseRequest) -> Watched:
+        made = Watched(await whole(self, request))
+        bodies.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(Door, "body", watched)
+    go_on = asyncio.Event()
+
+    async def stream(connection: Connection, seen: Seen) -> None:
+        await connection.start_stream()
+        await connection.chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+        await go_on.wait()
+        await connection.chunk(b"data: [DONE]\n\n")
+        await connection.chunk(b"")
+
+    async with scripted_engine(stream) as engine:
+        async with ramjet({"a": {"url": engine.url, "ask_usage": asks}}) as front, wire(front.url) as line:
+            line.send(request("/v1/chat/completions", body_for("/v1/chat/completions", "x" * LONG, stream=True)))
+            await line.reader.readuntil(b"content")
+            await asyncio.sleep(0.05)
+            assert [body() for body in bodies] == [None]
+            assert front.running.handler.door.held_bytes == 0
+            go_on.set()
+            await line.reader.readuntil(b"0\r\n\r\n")
+            await front.settled()
+            assert [(record.outcome, record.prompt_bytes > LONG) for record in front.records] == [("ok", True)]
+            assert front.running.handler.door.held_bytes == 0
 
 
 def test_what_is_leant_on_is_there() -> None:
