@@ -36,7 +36,7 @@ def figures_of(cases: Sequence[Case], *, processes: int = 2, directory: Path = _
     directory.mkdir(exist_ok=True)
     with path.open("ab") as file:
         file.truncate(_whole(path))  # what was cut short would spoil the next line
-        for place, figures in run_all(missing, processes=processes):
+        for place, figures in run_all(missing, processes=processes) if missing else ():
             found[missing[place]] = figures
             file.write(msgspec.json.encode([asdict(missing[place]), asdict(figures)]) + b"\n")
             file.flush()

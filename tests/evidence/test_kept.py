@@ -32,3 +32,4 @@ def test_what_was_made_is_not_made_again(tmp_path: Path, monkeypatch: pytest.Mon
     for _ in range(2):
         assert kept.figures_of([old, new, old], processes=1, directory=tmp_path) == [first, run(new), first]
     assert played == [new]
+    assert kept.figures_of([new], processes=2, directory=tmp_path) == [run(new)]
