@@ -18,7 +18,7 @@ from ramjet.core.visit import Visit
 
 SMALL = 64
 """In a fleet of so many all replicas are looked at for a request that does not simply go home..."""
-LOOKED_AT = 16
+LOOKED_AT = 8
 """...and in a larger one so many."""
 
 

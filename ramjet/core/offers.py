@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from heapq import nlargest
 
 from ramjet.core.beliefs import Belief, Outlook
 from ramjet.core.conversations import Conversation, Conversations
@@ -83,8 +84,8 @@ class Offers:
         that a rule may keep it to. And those that have the least ahead of whoever comes; among equals rendezvous decides, as
         it does in a decision, so that routers agree.
         """
-        kept = {ask.home, *visit.holders}
-        near = [each for each in replicas if each.name in kept]
+        known = [self.fleet.replicas.get(name) for name in (ask.home or "", *visit.holders)]
+        near = [each for each in known if each is not None and each in replicas]
         for rule in self.policy.rules:
             if isinstance(rule, LongPromptRule) and ask.body_bytes >= rule.least_bytes:
                 near += [each for each in replicas if rule.names(each.name)]
@@ -105,12 +106,11 @@ class Offers:
             ]
         # Nobody tells apart what is nearer than a tie.
         last_s = TIE_S * int(sorted(seconds)[most - 1] / TIE_S)
-        first = [each for each, ahead in zip(replicas, seconds, strict=True) if ahead < last_s]
-        tied = [each for each, ahead in zip(replicas, seconds, strict=True) if last_s <= ahead < last_s + TIE_S]
-        drawn = sorted(
-            [(rendezvous(ask.conversation, each.identity), at) for at, each in enumerate(tied)], reverse=True
-        )
-        found = dict.fromkeys([*near, *first, *[tied[at] for _, at in drawn[:most]]])
+        until_s = last_s + TIE_S
+        least = [at for at, ahead in enumerate(seconds) if ahead < until_s]
+        first = [replicas[at] for at in least if seconds[at] < last_s]
+        tied = [(rendezvous(ask.conversation, replicas[at].identity), at) for at in least if seconds[at] >= last_s]
+        found = dict.fromkeys([*near, *first, *[replicas[at] for _, at in nlargest(most, tied)]])
         return list(found)[: max(most, len(near))]
 
     def _crowded(self, visit: Visit, replicas: Sequence[Replica]) -> set[str]:
