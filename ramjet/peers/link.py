@@ -96,6 +96,7 @@ class Link:
         self.ready = asyncio.Event()
         """Set when all that was told before has been taken in, or cannot be."""
         self._place = place
+        self._keep_s = math.ceil(place.keep_s)
         self._peers = peers
         self._news = news
         self._seal = Seal(secret)
@@ -213,7 +214,10 @@ class Link:
             self._number += 1
             self._unsent = self._news.take(_BATCH_BYTES)
         sealed = self._seal.seal(Batch(self._id, self._number, time.monotonic(), self._unsent))
-        await store.xadd(self._stream, {_FIELD: sealed}, minid=self._keep_from(), approximate=True)
+        async with store.pipeline(transaction=False) as pipe:
+            pipe.xadd(self._stream, {_FIELD: sealed}, minid=self._keep_from(), approximate=True)
+            pipe.expire(self._stream, self._keep_s)
+            await pipe.execute()
         self.tally.published += len(self._unsent)
         self._unsent = ()
 
@@ -229,7 +233,7 @@ class Link:
             pipe.zremrangebyscore(self._routers, "-inf", at - _GONE_S)
             pipe.zrange(self._routers, 0, _MOST_ROUTERS)
             for key in (self._routers, self._stream):
-                pipe.expire(key, math.ceil(self._place.keep_s))
+                pipe.expire(key, self._keep_s)
             _, _, members, *_ = await pipe.execute()
         living = {number for each in members if (number := _hex(each)) is not None} - {self._id}
         self.living, self._heard_at = len(living), now
