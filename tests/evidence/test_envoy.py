@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.epp.support import duplex
 from tests.evidence import report
 from tests.evidence.envoy import PROFILE, SCALE, SPEED, Cached, Flow, asking, converse, cpu_s, observed, ticking, watch
 from tests.evidence.real_time import replicas
+from tests.peers.support import SECRET, Store
 from tests.soak.process import served
 
 _REPLICAS = 4
@@ -28,8 +29,8 @@ class Way:
     """0: Ramjet itself is the proxy."""
     sessions: bool = False
     """Whether clients name their sessions, by which Envoy chooses the picker."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """More of the pickers' configuration: what they share, for one."""
+    sharing: bool = False
+    """Whether the pickers share what they know, through a store."""
     is_as_good: bool = True
     """Whether it reaches what proxy mode reaches."""
 
@@ -38,6 +39,7 @@ PROXY = Way("ramjet serve", 0)
 WAYS = (
     Way("Envoy and one picker", 1),
     Way("Envoy and two pickers, one for each session", 2, sessions=True),
+    Way("Envoy and two pickers that share what they know", 2, sharing=True),
     Way("Envoy and two pickers that do not know of one another", 2, is_as_good=False),
 )
 
@@ -50,19 +52,26 @@ def cached(way: Way, scene: str, directory: Path) -> Cached:
             listed = [{"name": f"replica-{number}", "url": url} for number, url in enumerate(urls, 1)]
             async with served({"replicas": listed}, directory) as ramjet:
                 return await converse(ramjet.url, scene, sessions=way.sessions)
-        async with asking(directory, urls, pickers=way.pickers, settings=way.settings) as (url, _):
+        shared = {"secret": SECRET, "peers": {"url": store.url}} if way.sharing else {}
+        async with asking(directory, urls, pickers=way.pickers, settings=shared) as (url, _):
             return await converse(url, scene, sessions=way.sessions)
 
     directory.mkdir()
+    store = Store(directory)
     with replicas(PROFILE, _REPLICAS, SPEED) as urls:
-        return asyncio.run(drive(urls))
+        if way.sharing:
+            store.start()
+        try:
+            return asyncio.run(drive(urls))
+        finally:
+            store.stop()
 
 
 @pytest.mark.evidence
 @pytest.mark.timeout(900)
 def test_as_much_is_cached_behind_envoy_as_behind_ramjet(tmp_path: Path) -> None:
     """
-    Within two points of proxy mode, with one picker, and with two where a session has one of them.
+    Within two points of proxy mode: with one picker, and with two where a session has one of them or they share a store.
     """
     rows: list[dict[str, Any]] = []
     for scene in ("own", "shared", "grow"):
