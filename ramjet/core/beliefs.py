@@ -385,6 +385,16 @@ class Belief:
         of_state = self.cache.spec.snapshots is not None
         self._evictions.note(self._replica, hashes[0], pool, by, of_state=of_state, was_told=self._is_told)
 
+    def has_room(self, outlook: Outlook, prompt_tokens: int) -> bool:
+        """Whether nothing has to go for a prompt of this length, with what it finds there itself."""
+        cache, tokens = self.cache, prompt_tokens - outlook.hit.tokens
+        if cache.pool_tokens is not None and tokens > cache.pool_tokens - cache.used_tokens:
+            return False
+        states = cache.spec.snapshots
+        if states is None or states.slots is None or self.pools.slots is None:
+            return True
+        return self._new_slots(outlook, tokens) <= states.slots - cache.used_slots
+
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
     ) -> float:

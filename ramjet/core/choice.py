@@ -107,7 +107,13 @@ class Choice:
         looks: dict[str, Outlook] = {}
         longs = self._offers.long_tokens(visit, self._offers.smallest_pool(near))
         candidates = list(self._offers.candidates(visit, near, longs, now, harm=False, looks=looks))
-        enforces, count = policy.terms.mode == "enforce", self._offers.counting(visit, now, looks)
+        enforces = policy.terms.mode == "enforce"
+        if self._offers.have_room(visit, looks):
+            # As nearly always where pools are large: then this is the whole ranking, and there is nothing to count.
+            decision = self._decide(ask, candidates, len(able))
+            free = self._admission.choose(decision.ranked, home) if asks_to_enter else None
+            return Found(None if asks_to_enter and enforces and free is None else decision, free)
+        count = self._offers.counting(visit, now, looks)
         # Where the first is free the others are not counted, and how old a count is may show later: so in one order always.
         candidates.sort(key=lambda each: each.identity)
         if asks_to_enter and enforces and not any(count(each)[1] for each in candidates):

@@ -217,6 +217,11 @@ class Offers:
 
         return count
 
+    def have_room(self, visit: Visit, looks: Mapping[str, Outlook]) -> bool:
+        """Whether nobody would lose anything for a request, wherever it was looked at."""
+        beliefs, tokens = self._beliefs, visit.prompt_tokens
+        return all(beliefs[name].has_room(outlook, tokens) for name, outlook in looks.items())
+
     def free_upto_s(self, candidate: Candidate) -> float:
         """The most that others may lose at a replica where entry is to be free of charge."""
         return self.policy.terms.free_upto_s(candidate.found_s, candidate.read_s)
