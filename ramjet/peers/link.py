@@ -268,6 +268,10 @@ class Link:
             for name, fields in entries:
                 self._read_upto = name
                 await self._take(name, fields or {})
+            if not entries and is_new:
+                # Quiet, or somebody has put a stream away whose last entry had a later name than any that will come.
+                async with asyncio.timeout(_TIMEOUT_S):
+                    await self._mend(store)
             await self._catch_up()
             if len(entries) < _READ_COUNT and not is_new:
                 self.ready.set()

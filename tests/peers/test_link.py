@@ -253,6 +253,29 @@ async def test_garbage_in_the_store_harms_nothing(store: Store) -> None:
         assert share_that_stayed(talks, since=before) >= 0.99
 
 
+async def test_who_has_read_an_entry_of_a_distant_time_is_not_deaf_when_it_is_gone(store: Store) -> None:
+    """
+    Another Ramjet puts such a stream away when it starts, and nothing that comes after has so late a name.
+    """
+    async with (
+        engines(2) as replicas,
+        sharing(replicas, store.url) as one,
+        sharing(replicas, store.url) as other,
+        contextlib.aclosing(valkey.asyncio.Valkey.from_url(store.url)) as hand,
+    ):
+        await until(lambda: connected(one, other))
+        await hand.xadd(STREAM, {b"b": b"x"}, id=f"{(1 << 64) - 1}-{(1 << 64) - 2}")
+        await until(lambda: all(each.metric("ramjet_peers_rejected_total") == 1 for each in (one, other)))
+        await hand.delete(STREAM)
+        heard = [each.metric("ramjet_peers_heard_total") for each in (one, other)]
+
+        await play([Talk("talk")], [one.url, other.url], turns=2)
+
+        fronts = list(zip((one, other), heard, strict=True))
+        await until(lambda: all([each.metric("ramjet_peers_heard_total") > before for each, before in fronts]), 6)
+        assert {each.metric("ramjet_peers_losses_total") for each in (one, other)} == {0}
+
+
 async def test_nothing_in_the_store_is_text_and_all_of_it_goes_by_itself(store: Store) -> None:
     """
     Neither a prompt's words nor a model's or a replica's name; each key ends with what is believed.
