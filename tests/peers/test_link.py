@@ -272,7 +272,7 @@ async def test_who_has_read_an_entry_of_a_distant_time_is_not_deaf_when_it_is_go
         await play([Talk("talk")], [one.url, other.url], turns=2)
 
         fronts = list(zip((one, other), heard, strict=True))
-        await until(lambda: all([each.metric("ramjet_peers_heard_total") > before for each, before in fronts]), 6)
+        await until(lambda: all(each.metric("ramjet_peers_heard_total") > before for each, before in fronts), 6)
         assert {each.metric("ramjet_peers_losses_total") for each in (one, other)} == {0}
 
 
