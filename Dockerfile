@@ -27,7 +27,7 @@ COPY --from=build /opt/ramjet /opt/ramjet
 
 # The addresses inside the container are the image's contract (the health check below relies on one of them), so they win
 # over the file; choose others outside it, with -p. The admin port must leave the container's own loopback to be scraped:
-# publish it on a loopback or private address only, it knows no passwords.
+# publish it on a loopback or private address only, for metrics and health ask for no token.
 ENV PATH=/opt/ramjet/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     STATE_DIRECTORY=/var/lib/ramjet \
@@ -38,10 +38,11 @@ EXPOSE 8000 9090
 USER 10001:10001
 WORKDIR /var/lib/ramjet
 
-# 503 means that no replica can take a request: the container is of no use then, and is reported so. http.client, because
-# the image has no curl and urllib would go through a proxy named in the environment.
+# 503 means that no replica can take a request: the container is of no use then, and is reported so. On the admin port, for
+# the other may speak TLS, or gRPC with Envoy. http.client, because the image has no curl and urllib would go through a proxy
+# named in the environment.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8000, timeout=4); c.request('GET', '/health'); raise SystemExit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 9090, timeout=4); c.request('GET', '/health'); raise SystemExit(c.getresponse().status != 200)"]
 
 # On SIGTERM Ramjet lets running requests finish, for up to ten minutes: give `docker stop` the time (-t 630).
 STOPSIGNAL SIGTERM

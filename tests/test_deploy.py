@@ -307,7 +307,7 @@ def test_image_compose_and_scrape_name_the_same_ports() -> None:
     assert f"RAMJET_LISTEN=0.0.0.0:{FRONT}" in instructions["ENV"]
     assert f"RAMJET_ADMIN=0.0.0.0:{ADMIN}" in instructions["ENV"]
     assert instructions["EXPOSE"] == f"{FRONT} {ADMIN}"
-    assert f"'127.0.0.1', {FRONT}," in instructions["HEALTHCHECK"]
+    assert f"'127.0.0.1', {ADMIN}," in instructions["HEALTHCHECK"]
 
     raw = yaml.safe_load((DEPLOY / "ramjet.yaml").read_text())
     assert (raw["listen"], raw["admin"]) == (f"0.0.0.0:{FRONT}", f"0.0.0.0:{ADMIN}")

@@ -7,6 +7,7 @@ routers together, and no decision has to ask anybody. Pure: news come in with th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ramjet.core.fingerprint import Fingerprint
@@ -18,6 +19,8 @@ from ramjet.core.visit import Arrival, Visit
 
 MOST_OPEN = 20_000
 """Requests of peers that are followed at a time; who tells of more is not believed in all."""
+MOST_UNPLAYED = 20_000
+"""Facts about replicas that are not known here, or not yet: 22 MB at a megabyte of text, where each request has three."""
 
 
 class Peers:
@@ -34,6 +37,11 @@ class Peers:
         self._open: dict[int, dict[int, Visit]] = {}
         self._replicas: Mapping[int, str] = {}
         self._models: Mapping[int, str] = {}
+        self._strangers: dict[tuple[int, int], int] = {}
+        """Requests, by peer and number, at replicas that are not known here, or not yet, and at which..."""
+        self._unplayed: deque[tuple[int, Placed | Read | Ended, float]] = deque()
+        """...and what was told of them: by whom, and how far its clock was ahead."""
+        self._has_met = False
         self._known = 1
         """Routers that were there when that was last heard."""
         self.look_again()
@@ -50,8 +58,9 @@ class Peers:
 
     def look_again(self) -> None:
         """The fleet, or what it serves, may have changed."""
-        fleet = self._router.fleet
+        fleet, before = self._router.fleet, self._replicas.keys()
         self._replicas = {self._hashed(each.identity): each.name for each in fleet}
+        self._has_met = self._has_met or not self._replicas.keys() <= before
         self._models = {self._hashed(model): model for each in fleet for model in each.models}
 
     def take(self, peer: int, facts: Iterable[Fact], ahead_s: float, now: float) -> None:
@@ -66,10 +75,16 @@ class Peers:
         visits = self._open.setdefault(peer, {})
         for fact in facts:
             if isinstance(fact, Placed):
-                self._placed(visits, fact, min(now, fact.at - ahead_s))
+                if not self._knows(fact.replica):
+                    self._strangers[peer, fact.number] = fact.replica
+                    self._keep(peer, fact, ahead_s)
+                elif (peer, fact.number) not in self._strangers:
+                    self._placed(visits, fact, min(now, fact.at - ahead_s))
             elif isinstance(fact, Open):
                 gone = visits.keys() - set(fact.numbers)
                 self._end(visits, gone, now)
+            elif (peer, fact.number) in self._strangers:
+                self._keep(peer, fact, ahead_s)
             elif isinstance(fact, Read):
                 visit = visits.get(fact.number)
                 if visit is not None:
@@ -78,6 +93,21 @@ class Peers:
                 self._ended(visits, fact, min(now, fact.at - ahead_s))
         if not visits:
             del self._open[peer]
+
+    def met(self) -> list[tuple[int, Placed | Read | Ended, float]]:
+        """What was told of replicas before they were known here, once they are: `take` it, in this order.
+
+        Whoever starts hears what peers have told before it has found its replicas, or been told of their ranks.
+        """
+        if not self._has_met:
+            return []
+        self._has_met = False
+        met = {request for request, replica in self._strangers.items() if self._knows(replica)}
+        told = [each for each in self._unplayed if (each[0], each[1].number) in met]
+        self._unplayed = deque(each for each in self._unplayed if (each[0], each[1].number) not in met)
+        for request in met:
+            del self._strangers[request]
+        return told
 
     def only(self, living: Collection[int], now: float) -> None:
         """Nobody but these is there any more: what others had under way has ended, as far as anybody will ever know."""
@@ -97,12 +127,19 @@ class Peers:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _knows(self, replica: int) -> bool:
+        return self._replicas.get(replica) in self._router.fleet.replicas
+
+    def _keep(self, peer: int, fact: Placed | Read | Ended, ahead_s: float) -> None:
+        self._unplayed.append((peer, fact, ahead_s))
+        if len(self._unplayed) > MOST_UNPLAYED:
+            who, oldest, _ = self._unplayed.popleft()
+            if isinstance(oldest, Placed):
+                self._strangers.pop((who, oldest.number), None)
+
     def _placed(self, visits: dict[int, Visit], fact: Placed, at: float) -> None:
         if fact.number in visits or self.open >= MOST_OPEN:
             return
-        name = self._replicas.get(fact.replica)
-        if name is None or name not in self._router.fleet.replicas:
-            return  # not, or not yet, a replica of ours
         try:
             prints = _read(fact)
         except ValueError:
@@ -117,7 +154,12 @@ class Peers:
             hint=None if fact.hint is None else Hint(*fact.hint),
         )
         visits[fact.number] = self._router.follow(
-            arrival, name, at, conversation=fact.conversation, turn=fact.turn, paid_s=fact.paid_s
+            arrival,
+            self._replicas[fact.replica],
+            at,
+            conversation=fact.conversation,
+            turn=fact.turn,
+            paid_s=fact.paid_s,
         )
 
     def _ended(self, visits: dict[int, Visit], fact: Ended, at: float) -> None:

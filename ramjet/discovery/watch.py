@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
@@ -48,6 +49,7 @@ class Teller:
         self._source = source
         self._listener = listener
         self._failures = 0
+        self._failed_at = -math.inf
 
     def found(self, found: Sequence[Found]) -> None:
         """All that the source knows now.
@@ -56,12 +58,14 @@ class Teller:
             ValueError: that cannot be, and changes nothing.
         """
         self._listener.found(self._source, found)
-        self._failures = 0
 
     def failed(self, error: str, *, empty: bool = False) -> float:
         """It says nothing that can be believed; returns seconds to wait before it is asked again."""
         self._listener.failed(self._source, error, empty=empty)
-        self._failures += 1
+        now = asyncio.get_running_loop().time()
+        # A good word in between is no recovery yet: who may list and not watch has one for each failure.
+        self._failures = 1 if now - self._failed_at > 2 * _MOST_PAUSE_S else self._failures + 1
+        self._failed_at = now
         return min(_MOST_PAUSE_S, _LEAST_PAUSE_S * 2.0 ** min(self._failures - 1, 10))
 
 

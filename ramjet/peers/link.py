@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import math
 import random
+import re
 import secrets
 import time
 from collections import deque
@@ -138,12 +139,13 @@ class Link:
         while True:
             try:
                 await self._keep()
-            except* (ValkeyError, OSError) as errors:
+            except* Exception as errors:  # noqa: BLE001 - whatever is wrong with the store, or a peer, requests are served
                 error = _first(errors)
             if self.connected or not self.tally.losses:
                 self.tally.losses += 1
                 remedy = "look after the store; requests are served without it"
-                log.warning("peers_lost", store=_shown(self._place.url), error=str(error) or repr(error), remedy=remedy)
+                told = str(error) if isinstance(error, (ValkeyError, OSError)) else repr(error)
+                log.warning("peers_lost", store=_shown(self._place.url), error=told or repr(error), remedy=remedy)
                 pause_s = _BACKOFF_S[0]
             self.connected = False
             self.ready.set()
@@ -266,6 +268,11 @@ class Link:
             for name, fields in entries:
                 self._read_upto = name
                 await self._take(name, fields or {})
+            if not entries and is_new:
+                # Quiet, or somebody has put a stream away whose last entry had a later name than any that will come.
+                async with asyncio.timeout(_TIMEOUT_S):
+                    await self._mend(store)
+            await self._catch_up()
             if len(entries) < _READ_COUNT and not is_new:
                 self.ready.set()
             if not self.connected and self.ready.is_set():
@@ -298,6 +305,14 @@ class Link:
             await asyncio.sleep(0)
         self.tally.age_s = max(0.0, time.monotonic() - told_at)
         self._on_free()
+
+    async def _catch_up(self) -> None:
+        """Take in what was told of replicas before they were known here."""
+        met = iter(self._peers.met())
+        while some := list(islice(met, _FACTS_AT_ONCE)):
+            for peer, fact, ahead_s in some:
+                self._peers.take(peer, [fact], ahead_s, time.monotonic())
+            await asyncio.sleep(0)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -343,4 +358,4 @@ def _parts(name: bytes) -> tuple[int, int]:
 def _shown(url: str) -> str:
     """A store's URL without what is secret in it."""
     scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    return f"{scheme}://{re.split('[?#]', rest.rpartition('@')[2])[0]}"

@@ -14,7 +14,7 @@ from ramjet.core.fleet import Fleet, Replica
 from ramjet.core.hints import Hint
 from ramjet.core.news import Ended, Fact, News, Open, Placed, Prompt, Read, naming
 from ramjet.core.others import Load
-from ramjet.core.peers import Peers
+from ramjet.core.peers import MOST_UNPLAYED, Peers
 from ramjet.core.pools import Pools
 from ramjet.core.router import Router
 from ramjet.core.usage import Usage
@@ -195,6 +195,62 @@ def test_the_next_turn_goes_where_a_peer_put_the_one_before() -> None:
         assert (lease.replica.name, lease.reason) == (home, "affinity")
         assert later.number == 2
         other.finish(later, 101.0, outcome="ok", status=200)
+
+
+@settings(deadline=None)
+@given(steps=steps, known=st.integers(0, 3), heard=st.integers(0, 200))
+def test_what_was_told_of_a_replica_that_is_found_later_is_not_lost(steps: list[int], known: int, heard: int) -> None:
+    """
+    Whoever starts hears of the last hour before it has found the replicas, or their ranks: once it has, it knows all that.
+    """
+    one, fleet = telling(), list(router_of().fleet)
+    facts = play(one, steps, end=False)
+    other = Router(Fleet(), SHIPPED)
+    for replica in fleet[:known]:
+        other.add(replica)
+    peers = Peers(other, NAMED)
+    peers.take(1, facts[:heard], 0.0, 1e6)
+    assert not peers.met()
+    for replica in fleet[known:]:
+        other.add(replica)
+    peers.look_again()
+    for peer, fact, ahead_s in peers.met():
+        peers.take(peer, [fact], ahead_s, 1e6)
+    peers.take(1, facts[heard:], 0.0, 1e6)
+
+    assert not peers.met()
+    assert peers.open == sum(each.in_flight for each in one.fleet)
+    assert [each.peers_in_flight for each in other.fleet] == [each.in_flight for each in one.fleet]
+    if not known:
+        heard_all = router_of()
+        Peers(heard_all, NAMED).take(1, facts, 0.0, 1e6)
+        assert {each.id: each.home for each in other.conversations} == {
+            each.id: each.home for each in heard_all.conversations
+        }
+        assert [belief.cache.held_tokens for belief in other.beliefs.values()] == [
+            belief.cache.held_tokens for belief in heard_all.beliefs.values()
+        ]
+
+
+def test_what_is_kept_of_replicas_that_are_not_known_is_bounded() -> None:
+    """
+    Where lists of replicas differ, nobody remembers the others' traffic for ever; the last of it is what is kept.
+    """
+    router, there = Router(Fleet(), SHIPPED), router_of().fleet["r0"]
+    peers = Peers(router, NAMED)
+    for number in range(MOST_UNPLAYED):
+        peers.take(1, [Placed(number, 0.0, NAMED(there.identity), "chat", 100), Ended(number, 1.0)], 0.0, 2.0)
+    router.add(there)
+    peers.look_again()
+
+    kept = peers.met()
+
+    assert len(kept) == MOST_UNPLAYED
+    assert kept[-1][1] == Ended(MOST_UNPLAYED - 1, 1.0)
+    for peer, fact, ahead_s in kept:
+        peers.take(peer, [fact], ahead_s, 2.0)
+    assert peers.open == 0
+    assert is_idle(router)
 
 
 def test_one_cold_read_is_on_its_way_whoever_sent_it() -> None:

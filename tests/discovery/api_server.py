@@ -58,6 +58,8 @@ class ApiServer:
         """From where each watch went on."""
         self.refuses: int | None = None
         """A status that it answers everything with."""
+        self.refuses_watches: int | None = None
+        """The same for watches alone: whoever asks may list, and may not watch."""
         self.stalled = asyncio.Event()
         """Set while it answers."""
         self.stalled.set()
@@ -108,6 +110,8 @@ class ApiServer:
             return web.json_response(_status(401, "Unauthorized"), status=401)
         if self.refuses is not None:
             return web.json_response(_status(self.refuses, "refused"), status=self.refuses)
+        if self.refuses_watches is not None and request.query.get("watch"):
+            return web.json_response(_status(self.refuses_watches, "refused"), status=self.refuses_watches)
         wanted = dict(pair.split("=") for pair in request.query["labelSelector"].split(","))
         return await (self._watch if request.query.get("watch") else self._list)(request, wanted)
 

@@ -184,6 +184,26 @@ async def test_a_slow_server_and_one_that_refuses_are_waited_for(tmp_path: Path,
         await ear.says(at(2))
 
 
+async def test_who_may_list_and_not_watch_asks_less_and_less_often(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A Role that lacks one verb: each list is good and each watch fails, which is no reason to list every second for ever.
+    """
+    monkeypatch.setattr("ramjet.discovery.watch._MOST_PAUSE_S", 30.0)
+    server.refuses_watches = 403
+    await server.put(slice_of("glm-x", *pods(1)))
+    async with heard(source(tmp_path, server)) as ear:
+        await ear.says(at(1))
+        await asyncio.sleep(1.5)
+        assert 2 <= server.lists <= 6
+        assert "needs list and watch" in ear.failures[-1][0]
+
+        server.refuses_watches = None
+        await server.put(slice_of("glm-x", *pods(1, 2)))
+        await ear.says(at(1, 2))
+
+
 async def test_a_server_that_is_gone_is_asked_until_it_is_back(tmp_path: Path) -> None:
     """
     On the same port, knowing nothing of before.

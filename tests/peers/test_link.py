@@ -15,6 +15,7 @@ import pytest
 import valkey
 import valkey.asyncio
 
+from ramjet.peers.link import _shown
 from ramjet.peers.wire import VERSION, Batch, Seal
 from tests.peers.support import (
     SECRET,
@@ -115,6 +116,56 @@ async def test_who_starts_again_starts_warm(store: Store) -> None:
             assert all(each.peers_in_flight == 0 for each in again.router.fleet)
 
 
+async def test_who_has_to_find_its_replicas_first_starts_warm_too(store: Store, tmp_path: Path) -> None:
+    """
+    It hears what was told before it has found them, and under other names; conversations are at home all the same.
+    """
+    talks = [Talk(f"talk {number}") for number in range(20)]
+    async with engines(3) as replicas:
+        async with sharing(replicas, store.url) as before:
+            await until(lambda: connected(before))
+            await play(talks, [before.url], turns=2)
+        listed = tmp_path / "replicas.yaml"
+        listed.write_text("".join(f"- {{name: found-{name}, url: '{url}'}}\n" for name, url in replicas.items()))
+        sources = {"sources": [{"name": "list", "file": {"path": str(listed)}}]}
+        async with sharing({}, store.url, watch=True, discovery=sources) as again:
+            await until(lambda: len(again.router.fleet.serving) == 3 and again.router.conversations.living == 20)
+            await play(talks, [again.url], turns=1)
+
+    assert [talk.replicas[-1] for talk in talks] == [f"found-{talk.replicas[-2]}" for talk in talks]
+
+
+async def test_whatever_answers_in_the_stores_place_nobody_is_harmed() -> None:
+    """
+    A store that speaks nonsense, and a URL whose options its client does not know: both are a store that is lost.
+    """
+
+    async def nonsense(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b":no number\r\n" * 8)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, engines(2) as replicas:
+        for url in (f"valkey://127.0.0.1:{port}", f"valkey://127.0.0.1:{port}?no_such_option=1"):
+            async with sharing(replicas, url) as alone:
+                talks = [Talk(f"talk {number}") for number in range(4)]
+                await play(talks, [alone.url], turns=2, think_s=0.05)
+                assert {status for talk in talks for status in talk.statuses} == {200}
+                assert alone.metric("ramjet_peers_connected") == 0
+                assert alone.metric("ramjet_peers_losses_total") == 1
+
+
+def test_a_store_is_named_without_what_is_secret() -> None:
+    """
+    Neither a password before the host nor one among the options gets into the log.
+    """
+    assert _shown("valkeys://user:pass@10.0.0.5:6379/1") == "valkeys://10.0.0.5:6379/1"
+    assert _shown("valkey://10.0.0.5?password=secret") == "valkey://10.0.0.5"
+    assert _shown("valkey://:a?b#c@[::1]:6379") == "valkey://[::1]:6379"
+
+
 async def test_what_a_router_had_under_way_when_it_died_is_given_up(store: Store) -> None:
     """
     It cannot tell any more that its requests have ended: who is not there has none.
@@ -200,6 +251,29 @@ async def test_garbage_in_the_store_harms_nothing(store: Store) -> None:
 
         assert {status for talk in talks for status in talk.statuses} == {200}
         assert share_that_stayed(talks, since=before) >= 0.99
+
+
+async def test_who_has_read_an_entry_of_a_distant_time_is_not_deaf_when_it_is_gone(store: Store) -> None:
+    """
+    Another Ramjet puts such a stream away when it starts, and nothing that comes after has so late a name.
+    """
+    async with (
+        engines(2) as replicas,
+        sharing(replicas, store.url) as one,
+        sharing(replicas, store.url) as other,
+        contextlib.aclosing(valkey.asyncio.Valkey.from_url(store.url)) as hand,
+    ):
+        await until(lambda: connected(one, other))
+        await hand.xadd(STREAM, {b"b": b"x"}, id=f"{(1 << 64) - 1}-{(1 << 64) - 2}")
+        await until(lambda: all(each.metric("ramjet_peers_rejected_total") == 1 for each in (one, other)))
+        await hand.delete(STREAM)
+        heard = [each.metric("ramjet_peers_heard_total") for each in (one, other)]
+
+        await play([Talk("talk")], [one.url, other.url], turns=2)
+
+        fronts = list(zip((one, other), heard, strict=True))
+        await until(lambda: all(each.metric("ramjet_peers_heard_total") > before for each, before in fronts), 6)
+        assert {each.metric("ramjet_peers_losses_total") for each in (one, other)} == {0}
 
 
 async def test_nothing_in_the_store_is_text_and_all_of_it_goes_by_itself(store: Store) -> None:
