@@ -100,8 +100,9 @@ class Peers:
     def _placed(self, visits: dict[int, Visit], fact: Placed, at: float) -> None:
         if fact.number in visits or self.open >= MOST_OPEN:
             return
-        name = self._replicas.get(fact.replica)
-        if name is None or name not in self._router.fleet.replicas:
+        replica = self._router.fleet.replicas.get(self._replicas.get(fact.replica, ""))
+        # The name may be another's since that was looked at.
+        if replica is None or self._hashed(replica.identity) != fact.replica:
             return  # not, or not yet, a replica of ours
         try:
             prints = _read(fact)
@@ -117,7 +118,7 @@ class Peers:
             hint=None if fact.hint is None else Hint(*fact.hint),
         )
         visits[fact.number] = self._router.follow(
-            arrival, name, at, conversation=fact.conversation, turn=fact.turn, paid_s=fact.paid_s
+            arrival, replica.name, at, conversation=fact.conversation, turn=fact.turn, paid_s=fact.paid_s
         )
 
     def _ended(self, visits: dict[int, Visit], fact: Ended, at: float) -> None:
