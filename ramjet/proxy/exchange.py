@@ -73,7 +73,7 @@ class Exchange(Struct, eq=False):
             ClientLeft: there is nobody to say it to.
         """
         if self.opened is None:
-            self.opened = self._reply(headers.OPENED)
+            self.opened = self._reply(headers.of_held())
         transport = self.request.transport
         # A client that has not taken what was sent gets no more: to wait for it would be to miss that it is let in.
         if transport is None or not transport.get_write_buffer_size():

@@ -102,9 +102,10 @@ def of_ours(status: int, fields: Mapping[str, str]) -> Head:
     return Head(status, _REASONS.get(status, b""), lines.encode() + date(), "content-length" in fields)
 
 
-_STREAM = {b"content-type": b"text/event-stream", **_UNBUFFERED}
-OPENED = Head(200, b"OK", b"".join([b"%b: %b\r\n" % field for field in _STREAM.items()]), is_sized=False)
-"""Of an event stream that begins while its request is held."""
+def of_held() -> Head:
+    """The head of an event stream that begins while its request is held."""
+    fields = {b"content-type": b"text/event-stream", **_UNBUFFERED}
+    return Head(200, b"OK", b"".join([b"%b: %b\r\n" % field for field in fields.items()]) + date(), is_sized=False)
 
 
 def date() -> bytes:

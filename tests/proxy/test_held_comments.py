@@ -170,6 +170,7 @@ async def test_what_is_on_the_wire() -> None:
 
         assert (got.status_code, got.headers["content-type"]) == (200, "text/event-stream")
         assert got.headers["x-accel-buffering"] == "no"
+        assert got.headers["date"]
         assert got.headers["x-request-id"] == (await scene.record()).request_id
         assert "x-ramjet-replica" not in got.headers
         comments = content.count(b": held\n\n")
