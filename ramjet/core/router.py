@@ -419,6 +419,10 @@ class Router:
         # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
         self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
 
+    def _is_here(self, replica: Replica) -> bool:
+        """Whether a replica is still in the fleet, and not another under its name."""
+        return self.fleet.replicas.get(replica.name) is replica
+
     def _recognise(self, arrival: Arrival, now: float) -> tuple[Visit, Sighting | None]:
         """A request as it will be, but for its turn, and what is known of its prompt; None without one. Changes nothing."""
         known_prompt = arrival.fingerprint
@@ -555,7 +559,8 @@ class Router:
             return usage or Usage()
         reporter = (visit.lease.replica.name, visit.arrival.endpoint)
         if usage.cached_tokens is not None:
-            self._reports_cached.add(reporter)
+            if self._is_here(visit.lease.replica):
+                self._reports_cached.add(reporter)
         elif usage.prompt_tokens is not None and (
             reporter in self._reports_cached
             or (visit.lease.replica.pools.reports_cached and visit.arrival.endpoint in _REPORTED_ON)
@@ -588,7 +593,7 @@ class Router:
             conversation.prompt_tokens = usage.prompt_tokens
             self.conversations.measure(conversation, usage.prompt_tokens)
         feed = self.feeds.get(lease.replica.name)
-        if feed is not None and usage.prompt_tokens:
+        if feed is not None and usage.prompt_tokens and self._is_here(lease.replica):
             # Whether nothing was cached, where that was not reported, its blocks will show.
             feed.ran(Ran(visit.usable, usage.prompt_tokens, usage.cached_tokens or 0, lease.placed_at), now)
         if usage.cached_tokens is not None and lease.sought is not None:

@@ -450,6 +450,19 @@ def test_who_is_carried_to_nobody_knows_where_is_nowhere() -> None:
     assert serve(to, arrival(user(text(5_000, "new"))), 3, Usage(prompt_tokens=5_000)).usage.cached_tokens is None
 
 
+def test_what_ends_at_a_replica_that_was_let_go_is_no_word_of_one_that_came_under_its_name() -> None:
+    """
+    That the old one reported what it reused says nothing of the new one.
+    """
+    to = router("a")
+    visit = start(to, arrival(user(text(5_000))), 0)
+    to.remove("a")
+    end(to, visit, 1, Usage(prompt_tokens=5_000, cached_tokens=64))
+    to.add(Replica("a", "http://a:30001"))
+
+    assert serve(to, arrival(user(text(5_000, "new"))), 2, Usage(prompt_tokens=5_000)).usage.cached_tokens is None
+
+
 def test_a_record_tells_the_whole_visit() -> None:
     """
     Everything the log line needs is there, with times from the request's arrival on.
