@@ -56,6 +56,8 @@ log = structlog.get_logger()
 _COLLECTED_EVERY = (10_000, 20, 100)
 """Objects made, and collections of the younger ones: hardly anything here refers back to itself, so there is little to
 collect, and each look through all that is known of 50,000 conversations stops everybody for a third of a second."""
+_FIND_S = 2.0
+"""A start with peers waits no longer than this for replicas that are to be found."""
 
 
 class CannotStart(OSError):
@@ -147,7 +149,10 @@ async def running(
         stack.push_async_callback(upstream.close)
         # Before the listeners, and so ended after them: who is held when Ramjet stops is still let in.
         stack.callback(handler.room.keep_admitting())
-        # Before the listeners too: who starts knows what its peers do, and they hear the end of all that ends.
+        # Before the listeners too: who starts knows what its peers do, and they hear the end of all that ends. And what
+        # they tell of a replica is passed over until that is there.
+        if watch:
+            await stack.enter_async_context(_finding(control, before_peers=settings.peers.url is not None))
         link = await stack.enter_async_context(_linked(settings, secret, router, handler, metrics))
         bounds = _bounds(settings)
         admin_url = await _listen(stack, settings.admin, runner(admin_app(control), bounds))
@@ -157,12 +162,8 @@ async def running(
             url = await _listen(stack, settings.listen, front, tls=context, before_stop=drain)
         else:
             url = await _listen_to_envoy(stack, settings, handler, before_stop=drain)
-        watches = (
-            {"health": health.run, "stats": stats.run, "kv events": kv_watch.run, "discovery": control.discovery.run}
-            if watch
-            else {}
-        )
-        await _in_background(stack, watches if tls is None else {**watches, "certificate": tls.run})
+        watches = {"health": health.run, "stats": stats.run, "kv events": kv_watch.run} if watch else {}
+        await stack.enter_async_context(_in_background(watches if tls is None else {**watches, "certificate": tls.run}))
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
         yield Running(url, admin_url, router, handler, metrics, control, health, stats, link)
 
@@ -231,6 +232,17 @@ def _journal(settings: Settings, secret: str, metrics: Metrics) -> Journal | Non
 
 
 @contextlib.asynccontextmanager
+async def _finding(control: Control, *, before_peers: bool) -> AsyncIterator[None]:
+    """Look for replicas while inside; before peers are heard, each source has said something, or had a moment to."""
+    async with _in_background({"discovery": control.discovery.run}):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIND_S):
+                while before_peers and not control.membership.has_heard_all:  # noqa: ASYNC110 - once, at the start
+                    await asyncio.sleep(_FIND_S / 100)
+        yield
+
+
+@contextlib.asynccontextmanager
 async def _linked(
     settings: Settings, secret: str, router: Router, front: Front, metrics: Metrics
 ) -> AsyncIterator[Link | None]:
@@ -243,11 +255,9 @@ async def _linked(
     router.news = News(named)
     link = Link(place, Peers(router, named), router.news, secret, front.room.admit_soon)
     metrics.registry.register(PeerMetrics(link))
-    async with asyncio.TaskGroup() as tasks:
-        keeping = tasks.create_task(link.run(), name="peers")
+    async with _in_background({"peers": link.run}):
         await link.warm()
         yield link
-        keeping.cancel()
 
 
 async def _listen(
@@ -275,13 +285,20 @@ async def _listen(
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
 
 
-async def _in_background(
-    stack: contextlib.AsyncExitStack, tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
-) -> None:
-    """Run these, by name, until the stack unwinds."""
-    group = await stack.enter_async_context(asyncio.TaskGroup())
-    for name, run in tasks.items():
-        stack.callback(group.create_task(run(), name=name).cancel)
+@contextlib.asynccontextmanager
+async def _in_background(tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> AsyncIterator[None]:
+    """Run these, by name, while inside. What is raised inside is raised as it is: a group of tasks would wrap it."""
+    raised: Exception | None = None
+    async with asyncio.TaskGroup() as group:
+        started = [group.create_task(run(), name=name) for name, run in tasks.items()]
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - it is raised again
+            raised = error
+        for each in started:
+            each.cancel()
+    if raised is not None:
+        raise raised
 
 
 def _picker(router: Router, options: Options, on_record: OnRecord) -> Picker:

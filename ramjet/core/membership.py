@@ -92,6 +92,11 @@ class Membership:
         """How many replicas are there because a source names them."""
         return sum(each.source == source and each.gone_at is None for each in self.members.values())
 
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether each source has said something, be it that it fails."""
+        return all(each.good_at is not None or each.error is not None for each in self.heard.values())
+
     def listen_to(self, sources: Collection[str]) -> None:
         """These are the sources from now on; what others have found is gone."""
         self.heard = {source: self.heard.get(source) or Heard() for source in sources}
