@@ -66,7 +66,7 @@ class Exchange(Struct, eq=False):
         """Whether a good answer will be an event stream: on each endpoint that has a prompt, if the client says so."""
         return self.request.method == "POST" and self.prompt is not None and self.prompt.stream
 
-    async def comment(self) -> None:
+    def comment(self) -> None:
         """Say that the request is held, in the event stream that its answer will be; the first time opens that.
 
         Raises:

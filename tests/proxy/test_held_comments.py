@@ -461,9 +461,9 @@ async def test_a_client_that_takes_nothing_gets_no_more_comments_and_is_still_le
     """
     due: list[Exchange] = []
 
-    async def comment(self: Exchange, really: Callable[[Exchange], Any] = Exchange.comment) -> None:
+    def comment(self: Exchange, really: Callable[[Exchange], Any] = Exchange.comment) -> None:
         due.append(self)
-        await really(self)
+        really(self)
 
     def stuck() -> bool:
         transport = due[-1].request.transport if due else None
