@@ -30,7 +30,8 @@ class WaitingRoom:
             every_s: ...so often; None for never.
         """
         if visit.held_since is None:
-            return None
+            # It may have been let in since it was held.
+            return visit.lease if visit.lease is not None and visit.lease.open else None
         waiting = self._waiting[visit] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._router.policy.terms.max_hold_s):
