@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,12 @@ async def test_who_finds_its_replicas_starts_warm_too(tmp_path: Path) -> None:
     """
     store, listed = Store(tmp_path), tmp_path / "replicas.json"
     source = {"name": "list", "file": {"path": str(listed)}}
-    more = {"secret": SECRET, "peers": {"url": store.url}, "discovery": {"sources": [source]}, "health": QUICK_HEALTH}
+    more: dict[str, Any] = {
+        "secret": SECRET,
+        "peers": {"url": store.url},
+        "discovery": {"sources": [source]},
+        "health": QUICK_HEALTH,
+    }
     talks = [Talk(f"talk {number}") for number in range(10)]
     store.start()
     try:
