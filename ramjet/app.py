@@ -162,7 +162,7 @@ async def running(
             if watch
             else {}
         )
-        await _in_background(stack, watches if tls is None else {**watches, "certificate": tls.run})
+        await stack.enter_async_context(_in_background(watches if tls is None else {**watches, "certificate": tls.run}))
         log.info("serving", url=url, admin=admin_url, replicas={each.name: each.url for each in router.fleet})
         yield Running(url, admin_url, router, handler, metrics, control, health, stats, link)
 
@@ -243,11 +243,9 @@ async def _linked(
     router.news = News(named)
     link = Link(place, Peers(router, named), router.news, secret, front.room.admit_soon)
     metrics.registry.register(PeerMetrics(link))
-    async with asyncio.TaskGroup() as tasks:
-        keeping = tasks.create_task(link.run(), name="peers")
+    async with _in_background({"peers": link.run}):
         await link.warm()
         yield link
-        keeping.cancel()
 
 
 async def _listen(
@@ -275,13 +273,20 @@ async def _listen(
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
 
 
-async def _in_background(
-    stack: contextlib.AsyncExitStack, tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
-) -> None:
-    """Run these, by name, until the stack unwinds."""
-    group = await stack.enter_async_context(asyncio.TaskGroup())
-    for name, run in tasks.items():
-        stack.callback(group.create_task(run(), name=name).cancel)
+@contextlib.asynccontextmanager
+async def _in_background(tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> AsyncIterator[None]:
+    """Run these, by name, while inside. What is raised inside is raised as it is: a group of tasks would wrap it."""
+    raised: Exception | None = None
+    async with asyncio.TaskGroup() as group:
+        started = [group.create_task(run(), name=name) for name, run in tasks.items()]
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - it is raised again
+            raised = error
+        for each in started:
+            each.cancel()
+    if raised is not None:
+        raise raised
 
 
 def _picker(router: Router, options: Options, on_record: OnRecord) -> Picker:

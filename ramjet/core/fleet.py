@@ -290,7 +290,8 @@ class Fleet:
 
     @property
     def able(self) -> list[Replica]:
-        """Those that serve; where none does, those on trial; where there are none either, all: trying beats refusing."""
+        """Those that serve; where none does, those on trial; where there are none either, all but the drained and the
+        unproven: trying beats refusing."""
         up = [replica for replica in self.replicas.values() if replica.state is State.UP and not replica.draining]
         if len(up) == len(self.replicas):
             return up  # as nearly always

@@ -44,6 +44,8 @@ class Prompt(Struct, frozen=True, array_like=True):
         hashes, ends = _array("Q", self.hashes), _array("I", self.ends)
         if not hashes or len(hashes) != len(ends) or any(map(int.__gt__, ends, ends[1:])):
             raise ValueError(f"{len(hashes)} hashes and {len(ends)} ends are no chain")
+        if not 0 <= self.head <= len(hashes):
+            raise ValueError(f"a head of {self.head} blocks is none of a chain of {len(hashes)}")
         return Chain(hashes, ends, self.head, self.size_bytes, self.preamble)
 
 

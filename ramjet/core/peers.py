@@ -128,7 +128,9 @@ class Peers:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _knows(self, replica: int) -> bool:
-        return self._replicas.get(replica) in self._router.fleet.replicas
+        found = self._router.fleet.replicas.get(self._replicas.get(replica, ""))
+        # The name may be another's since that was looked at.
+        return found is not None and self._hashed(found.identity) == replica
 
     def _keep(self, peer: int, fact: Placed | Read | Ended, ahead_s: float) -> None:
         self._unplayed.append((peer, fact, ahead_s))

@@ -242,7 +242,7 @@ class Router:
         None where that is not one that it could have gone to; then nobody knows where it is.
         """
         self.failed(visit, now, all_ranks=False)
-        decision = self.choice.rank(visit, now)
+        decision = self.choice.rank(visit, now, everywhere=True)
         ranked = () if decision is None else decision.ranked
         chosen = next((each for each in ranked if each.candidate.replica == replica), None)
         return None if decision is None or chosen is None else self._book(visit, decision, chosen, now)
@@ -273,10 +273,9 @@ class Router:
         return record
 
     def _give_back(self, visit: Visit, now: float, *, was_read: bool, is_ok: bool, usage: Usage) -> None:
-        """Free its place, and learn from what the engine reported."""
+        """Free its place, and learn from what the engine reported; of a place that it has left, nobody has."""
         lease, turn = visit.lease, visit.turn
-        if lease is not None:
-            was_open = lease.open
+        if lease is not None and lease.open:
             lease.release(now)
             self._freed.add(lease.replica.name)
             if was_read:
@@ -284,7 +283,7 @@ class Router:
                     # Nobody saw when it had been read; it was not before so long.
                     self._learn_pace(visit, lease, now - lease.placed_at, at_most=True)
                 self._learn(visit, lease, usage, now)
-            elif was_open:
+            else:
                 self._unread(visit, lease)
         if turn is not None:
             if not was_read:
@@ -420,6 +419,10 @@ class Router:
         # It may have come back with other flags: whether it reports what it reuses has to be seen anew.
         self._reports_cached = {reporter for reporter in self._reports_cached if reporter[0] != replica}
 
+    def _is_here(self, replica: Replica) -> bool:
+        """Whether a replica is still in the fleet, and not another under its name."""
+        return self.fleet.replicas.get(replica.name) is replica
+
     def _recognise(self, arrival: Arrival, now: float) -> tuple[Visit, Sighting | None]:
         """A request as it will be, but for its turn, and what is known of its prompt; None without one. Changes nothing."""
         known_prompt = arrival.fingerprint
@@ -552,11 +555,12 @@ class Router:
         or has reported the field on an endpoint, its absence from a usage object that has prompt tokens is therefore 0;
         else it is unknown.
         """
-        if usage is None or visit.lease is None:
+        if usage is None or visit.lease is None or not visit.lease.open:
             return usage or Usage()
         reporter = (visit.lease.replica.name, visit.arrival.endpoint)
         if usage.cached_tokens is not None:
-            self._reports_cached.add(reporter)
+            if self._is_here(visit.lease.replica):
+                self._reports_cached.add(reporter)
         elif usage.prompt_tokens is not None and (
             reporter in self._reports_cached
             or (visit.lease.replica.pools.reports_cached and visit.arrival.endpoint in _REPORTED_ON)
@@ -589,7 +593,7 @@ class Router:
             conversation.prompt_tokens = usage.prompt_tokens
             self.conversations.measure(conversation, usage.prompt_tokens)
         feed = self.feeds.get(lease.replica.name)
-        if feed is not None and usage.prompt_tokens:
+        if feed is not None and usage.prompt_tokens and self._is_here(lease.replica):
             # Whether nothing was cached, where that was not reported, its blocks will show.
             feed.ran(Ran(visit.usable, usage.prompt_tokens, usage.cached_tokens or 0, lease.placed_at), now)
         if usage.cached_tokens is not None and lease.sought is not None:

@@ -392,5 +392,5 @@ def _outcome(answer: Answer) -> str:
     return by_status(answer.status)
 
 
-async def _say_nothing() -> None:
+def _say_nothing() -> None:
     """There is no stream yet in which to say that a request is held."""

@@ -1,4 +1,4 @@
-"""What the proxy needs of the configuration; a reload puts another one in its place."""
+"""What the ways in need of the configuration; a reload puts another one in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which paths are Ramjet's own, and which are the engines' administration, that clients are kept from."""
+"""Which paths are the engines' administration, that clients are kept from."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from ramjet.core.router import Router
 from ramjet.core.visit import Lease, Visit
@@ -21,7 +21,7 @@ class WaitingRoom:
         self._waiting: dict[Visit, asyncio.Future[None]] = {}
         self._admitting: asyncio.TimerHandle | None = None
 
-    async def wait(self, visit: Visit, comment: Callable[[], Awaitable[None]], every_s: float | None) -> Lease | None:
+    async def wait(self, visit: Visit, comment: Callable[[], None], every_s: float | None) -> Lease | None:
         """Wait until the router lets a held request in; None for one that it does not hold, or held for too long.
 
         Args:
@@ -30,12 +30,13 @@ class WaitingRoom:
             every_s: ...so often; None for never.
         """
         if visit.held_since is None:
-            return None
+            # It may have been let in since it was held.
+            return visit.lease if visit.lease is not None and visit.lease.open else None
         waiting = self._waiting[visit] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._router.policy.terms.max_hold_s):
                 while not (await asyncio.wait([waiting], timeout=every_s))[0]:
-                    await comment()
+                    comment()
         except TimeoutError:
             visit.gave_up = self._router.give_up(visit, time.monotonic())
             return visit.lease  # it may have been let in at the last moment

@@ -23,7 +23,8 @@ _MOST_UNREAD_BYTES = 1 << 20
 """An answer that is read more slowly than it comes is no longer taken in beyond this."""
 _MOST_BARE_BYTES = 256 << 10
 """Of a head, or of what follows a body and is none."""
-_WITHOUT_BODY = frozenset({204, 304})
+WITHOUT_BODY = frozenset({204, 304})
+"""Statuses of answers that end with their heads; a length that is said there is another answer's (RFC 9110, 8.6)."""
 _SWITCHING = 101
 
 
@@ -301,7 +302,7 @@ class Connection(asyncio.Protocol):
         self._answer = Answer(self, status, self._reason, self._fields)
         named = self._answer.named
         is_chunked = b"chunked" in named.get(b"transfer-encoding", b"").lower()
-        self._until_close = not is_chunked and b"content-length" not in named and status not in _WITHOUT_BODY
+        self._until_close = not is_chunked and b"content-length" not in named and status not in WITHOUT_BODY
         if not self._has_body:
             # llhttp knows nothing of the request, and would take the next answer for this one's body.
             self._complete(keeps=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from typing import Any
@@ -40,6 +41,8 @@ class Exchange(Struct, eq=False):
     request_id: str
     endpoint: str
     arrived_at: float
+    gap_s: float
+    """Seconds in which the client must take something of the end of its answer."""
     body: Body | None = None
     """None until it has been read."""
     prompt: Envelope | None = None
@@ -63,14 +66,14 @@ class Exchange(Struct, eq=False):
         """Whether a good answer will be an event stream: on each endpoint that has a prompt, if the client says so."""
         return self.request.method == "POST" and self.prompt is not None and self.prompt.stream
 
-    async def comment(self) -> None:
+    def comment(self) -> None:
         """Say that the request is held, in the event stream that its answer will be; the first time opens that.
 
         Raises:
             ClientLeft: there is nobody to say it to.
         """
         if self.opened is None:
-            self.opened = self._reply(headers.OPENED)
+            self.opened = self._reply(headers.of_held())
         transport = self.request.transport
         # A client that has not taken what was sent gets no more: to wait for it would be to miss that it is let in.
         if transport is None or not transport.get_write_buffer_size():
@@ -101,14 +104,18 @@ class Exchange(Struct, eq=False):
         self.writing = False
 
     async def end(self, last: bytes = b"") -> Reply:
-        """Complete the answer with its last bytes, at the client's pace.
+        """Complete the answer with its last bytes, at the client's pace; who takes nothing for too long is cut off.
 
         Raises:
             ClientLeft: there is nobody to send it to.
         """
         assert self.reply is not None
-        self.writing = True
-        await self.reply.end(last)
+        if self.reply.put(last, is_end=True):
+            try:
+                async with asyncio.timeout(self.gap_s):
+                    await self.drain()
+            except TimeoutError:
+                return self.cut("client_stall")
         return self.reply
 
     def cut(self, outcome: str) -> Reply:

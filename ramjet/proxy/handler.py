@@ -80,7 +80,8 @@ class Handler(Front):
     async def handle(self, request: web.BaseRequest) -> Reply:
         """Serve one request."""
         request_id, endpoint = marks.request_id_of(request.headers), endpoint_of(request.raw_path)
-        exchange = Exchange(request, request_id, endpoint, time.monotonic(), last_answer=self.draining)
+        gap_s, now = self._options.gap_s, time.monotonic()
+        exchange = Exchange(request, request_id, endpoint, now, gap_s, last_answer=self.draining)
         self.entered()
         try:
             return await self._serve(exchange)

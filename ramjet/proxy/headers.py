@@ -14,7 +14,7 @@ from http import HTTPStatus
 from msgspec import Struct
 
 from ramjet.front.marks import KEYS, OURS, RANK, REQUEST_ID
-from ramjet.http1.connection import Answer, Fields
+from ramjet.http1.connection import WITHOUT_BODY, Answer, Fields
 
 # RFC 9110, section 7.6.1, and the old names that are still sent. `Trailer` announces what chunked framing may carry,
 # and the framing is not ours to promise.
@@ -29,8 +29,7 @@ _TO_REPLICA = _HOP_BY_HOP | {b"host", b"content-length", b"expect", _REQUEST_ID}
 _PLAIN_TO_REPLICA = _TO_REPLICA | {b"accept-encoding"}
 _TO_CLIENT = _HOP_BY_HOP | {_REQUEST_ID}
 _TO_CLIENT_ANEW = _TO_CLIENT | {b"content-length"}
-WITHOUT_BODY = frozenset({204, 304})
-"""Statuses of answers that end with their heads; a length that is said there is another answer's (RFC 9110, 8.6)."""
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _UNBUFFERED = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}
 """Other proxies on the way buffer event streams unless told not to."""
 
@@ -100,12 +99,13 @@ def to_client(answer: Answer, replica: str, reason: str, *, as_it_came: bool = T
 def of_ours(status: int, fields: Mapping[str, str]) -> Head:
     """The head of an answer in Ramjet's own name."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
-    return Head(status, HTTPStatus(status).phrase.encode(), lines.encode() + date(), "content-length" in fields)
+    return Head(status, _REASONS.get(status, b""), lines.encode() + date(), "content-length" in fields)
 
 
-_STREAM = {b"content-type": b"text/event-stream", **_UNBUFFERED}
-OPENED = Head(200, b"OK", b"".join([b"%b: %b\r\n" % field for field in _STREAM.items()]), is_sized=False)
-"""Of an event stream that begins while its request is held."""
+def of_held() -> Head:
+    """The head of an event stream that begins while its request is held."""
+    fields = {b"content-type": b"text/event-stream", **_UNBUFFERED}
+    return Head(200, b"OK", b"".join([b"%b: %b\r\n" % field for field in fields.items()]) + date(), is_sized=False)
 
 
 def date() -> bytes:
@@ -128,7 +128,8 @@ def _end_to_end(fields: Fields, dropped: frozenset[bytes]) -> bytes:
         elif name == b"connection":
             named = b"%b,%b" % (named, field[1].lower())
     if named:
-        for_one = frozenset(map(bytes.strip, named.split(b",")))
+        # But for the length: that is the body's, whatever a sender says.
+        for_one = frozenset(map(bytes.strip, named.split(b","))) - {b"content-length"}
         lines = [line for line in lines if line.partition(b":")[0].lower() not in for_one]
     lines.append(b"")
     return b"\r\n".join(lines)

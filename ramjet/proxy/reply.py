@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from aiohttp import HttpVersion11, web
 
-from ramjet.proxy.headers import WITHOUT_BODY, Head
+from ramjet.http1.connection import WITHOUT_BODY
+from ramjet.proxy.headers import Head
 
 _MOST_UNSENT_BYTES = 64 << 10
 """A client for which more than this waits in the transport is behind."""
@@ -79,16 +80,6 @@ class Reply:
             await self._writer.drain()
         except ConnectionError:
             raise ClientLeft from None
-
-    async def end(self, last: bytes = b"") -> None:
-        """Complete the answer with its last bytes, at the client's pace.
-
-        Raises:
-            ClientLeft: there is nobody to send it to.
-        """
-        self.put(last, is_end=True)
-        if self._protocol.writing_paused:
-            await self.drain()
 
     # -- aiohttp's side: what it would have a response do has been done ----------------------------------------------
 

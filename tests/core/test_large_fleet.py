@@ -62,6 +62,20 @@ def test_of_a_large_one_a_few_are_and_it_is_said_how_many_are_not() -> None:
     assert visit.decision.not_looked_at == LARGE - LOOKED_AT
 
 
+def test_who_is_carried_to_one_that_was_not_looked_at_is_booked_there() -> None:
+    """
+    Envoy is told of another to try, and that is one of all.
+    """
+    to = fleet()
+    visit = says(Player(to), 0)
+    other = next(each.name for each in to.fleet if each.name not in ranked(visit))
+
+    lease = to.carried(visit, other, 1.0)
+
+    assert lease is not None
+    assert lease.replica.name == other
+
+
 def test_those_with_the_least_before_them_are_looked_at() -> None:
     """
     Though there are only as many of them as are looked at.

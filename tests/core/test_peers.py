@@ -326,6 +326,22 @@ def test_a_peers_silence_is_not_the_replicas() -> None:
     assert replica.serving
 
 
+def test_who_has_come_under_anothers_name_gets_nothing_of_it() -> None:
+    """
+    Until the fleet has been looked at again, what a peer tells of the one that has gone is told of nobody.
+    """
+    router = router_of()
+    peers = Peers(router, NAMED)
+    gone = router.fleet["r0"].identity
+    router.remove("r0")
+    router.add(Replica("r0", "http://10.0.9.9:30000"))
+
+    peers.take(1, [Placed(1, 0.0, NAMED(gone), "chat", 100)], 0.0, 0.0)
+
+    assert peers.open == 0
+    assert is_idle(router)
+
+
 def test_what_waits_to_be_told_is_bounded() -> None:
     """
     A store that is away for long costs what would have been told, and no memory.
@@ -349,6 +365,7 @@ def test_a_chain_is_read_as_it_was_written(hashes: list[int], head: int, preambl
     """
     Through MessagePack and the seal, to the last bit.
     """
+    head = min(head, len(hashes))
     ends = array("I", range(100, 100 * len(hashes) + 1, 100))
     packed = Prompt(array("Q", hashes).tobytes(), ends.tobytes(), head, 4_321, preamble)
     facts: list[Fact] = [
@@ -390,7 +407,7 @@ def test_what_is_not_sealed_with_the_secret_is_not_read(noise: bytes, bit: int, 
 
 def test_what_is_no_chain_is_passed_over() -> None:
     """
-    A peer with a fault of its own: neither hashes without ends, nor ends that fall, nor half a number.
+    A peer with a fault of its own: neither hashes without ends, nor ends that fall, nor half a number, nor a head beyond.
     """
     router = router_of()
     peers = Peers(router, NAMED)
@@ -400,6 +417,8 @@ def test_what_is_no_chain_is_passed_over() -> None:
         Prompt(b"x" * 16, b"x" * 4, 0, 0),
         Prompt(b"x" * 15, b"x" * 8, 0, 0),
         Prompt(b"x" * 16, array("I", [9, 8]).tobytes(), 0, 0),
+        Prompt(b"x" * 16, array("I", [8, 9]).tobytes(), 3, 9),
+        Prompt(b"x" * 16, array("I", [8, 9]).tobytes(), -1, 9),
     ]
 
     peers.take(1, [Placed(n, 0.0, there, "chat", 100, usable=each) for n, each in enumerate(broken)], 0.0, 0.0)

@@ -434,15 +434,33 @@ def test_who_is_carried_elsewhere_is_booked_there() -> None:
 
 def test_who_is_carried_to_nobody_knows_where_is_nowhere() -> None:
     """
-    The place is given back, and the end of it is as good as any other.
+    The place is given back, and the end of it is as good as any other; but what was reused there says nothing of where it
+    was sent first.
     """
     to = router("a", "b")
     visit = start(to, arrival(user(text(20_000))), 0)
 
     assert to.carried(visit, "z", 1) is None
     assert idle(to)
-    assert end(to, visit, 2).outcome == "ok"
+    usage = Usage(prompt_tokens=20_000, cached_tokens=19_000)
+    assert end(to, visit, 2, usage).outcome == "ok"
     assert idle(to)
+    assert [to.resident_tokens(name) for name in "ab"] == [0, 0]
+    # Nor that it is one that reports what it reuses.
+    assert serve(to, arrival(user(text(5_000, "new"))), 3, Usage(prompt_tokens=5_000)).usage.cached_tokens is None
+
+
+def test_what_ends_at_a_replica_that_was_let_go_is_no_word_of_one_that_came_under_its_name() -> None:
+    """
+    That the old one reported what it reused says nothing of the new one.
+    """
+    to = router("a")
+    visit = start(to, arrival(user(text(5_000))), 0)
+    to.remove("a")
+    end(to, visit, 1, Usage(prompt_tokens=5_000, cached_tokens=64))
+    to.add(Replica("a", "http://a:30001"))
+
+    assert serve(to, arrival(user(text(5_000, "new"))), 2, Usage(prompt_tokens=5_000)).usage.cached_tokens is None
 
 
 def test_a_record_tells_the_whole_visit() -> None:

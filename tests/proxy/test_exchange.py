@@ -69,7 +69,7 @@ async def raw_writes_of(
 
 async def writes_of(play: Play, version: str = "1.1") -> list[bytes]:
     """The same, the head's own lines left out."""
-    writes = await raw_writes_of(lambda request: play(Exchange(request, "id", "chat", 0.0)), version)
+    writes = await raw_writes_of(lambda request: play(Exchange(request, "id", "chat", 0.0, 10.0)), version)
     return [re.sub(rb"\AHTTP/1.*?\r\n\r\n", b"HEAD ", data, flags=re.DOTALL) for data in writes]
 
 

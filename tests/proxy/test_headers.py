@@ -70,6 +70,15 @@ def test_what_the_connection_header_names_does_not_pass(value: str) -> None:
     assert "X-Secret" not in answered(("Connection", value), ("X-Secret", "s"))
 
 
+def test_the_length_stays_whatever_the_connection_header_names() -> None:
+    """
+    Without it nobody would know where the answer ends.
+    """
+    kept = answered(("Connection", "Content-Length"), ("Content-Length", "5"))
+
+    assert list(kept.items()) == [("Content-Length", "5")]
+
+
 def test_a_connection_header_may_be_given_twice() -> None:
     """
     Both are read.

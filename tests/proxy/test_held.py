@@ -12,6 +12,8 @@ import openai
 import pytest
 
 from ramjet.core.admission import Terms
+from ramjet.front.room import WaitingRoom
+from tests.core.test_router import arrival, router, text, user
 from tests.proxy.support import CHAT, body, held, until
 from tests.rig import Front, QuickEngine, quick_engine, ramjet
 
@@ -152,3 +154,31 @@ async def test_who_is_held_when_ramjet_stops_is_still_served() -> None:
 async def _when(condition: Any, then: asyncio.Event) -> None:
     await until(condition)
     then.set()
+
+
+async def test_who_is_let_in_before_waiting_has_a_place() -> None:
+    """
+    As where whoever asks for it is told meanwhile that it may take longer.
+    """
+    to = router("a", terms=Terms())
+    first = to.arrive(arrival(user(text(20_000, "first"))), 0)
+    assert to.place(first, 0) is not None
+    second = to.arrive(arrival(user(text(20_000, "second"))), 0)
+    assert to.place(second, 0) is None
+    to.first_token(first, 1)
+    assert to.admit(1) == [second]
+
+    assert await WaitingRoom(to).wait(second, lambda: None, None) is second.lease is not None
+
+
+async def test_who_could_not_be_placed_again_has_none() -> None:
+    """
+    That it had one, where it failed, is over.
+    """
+    to = router("a", terms=Terms())
+    visit = to.arrive(arrival(user(text(20_000))), 0)
+    assert to.place(visit, 0) is not None
+    to.failed(visit, 1)
+    assert to.place(visit, 1) is None
+
+    assert await WaitingRoom(to).wait(visit, lambda: None, None) is None

@@ -170,6 +170,7 @@ async def test_what_is_on_the_wire() -> None:
 
         assert (got.status_code, got.headers["content-type"]) == (200, "text/event-stream")
         assert got.headers["x-accel-buffering"] == "no"
+        assert got.headers["date"]
         assert got.headers["x-request-id"] == (await scene.record()).request_id
         assert "x-ramjet-replica" not in got.headers
         comments = content.count(b": held\n\n")
@@ -460,9 +461,9 @@ async def test_a_client_that_takes_nothing_gets_no_more_comments_and_is_still_le
     """
     due: list[Exchange] = []
 
-    async def comment(self: Exchange, really: Callable[[Exchange], Any] = Exchange.comment) -> None:
+    def comment(self: Exchange, really: Callable[[Exchange], Any] = Exchange.comment) -> None:
         due.append(self)
-        await really(self)
+        really(self)
 
     def stuck() -> bool:
         transport = due[-1].request.transport if due else None

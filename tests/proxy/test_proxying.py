@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramjet.core.fleet import State
+from tests.proxy.support import until
 from tests.rig import Front, QuickEngine, quick_engine, ramjet
 from tests.scripted import Connection, Seen, dead_url, scripted_engine
 
@@ -288,6 +289,21 @@ async def test_models_are_merged_over_the_replicas() -> None:
             assert [entry["id"] for entry in answer.json()["data"]] == ["m", "lora-a", "lora-b"]
 
 
+@pytest.mark.parametrize("status", [401, 500, 522])
+async def test_a_refusal_to_list_models_is_passed_on(status: int) -> None:
+    """
+    Be it of a status that no RFC names, as some that stand before a replica have.
+    """
+
+    async def refuses(connection: Connection, seen: Seen) -> None:
+        await connection.answer(b"no", status=status)
+
+    async with scripted_engine(refuses) as engine, ramjet({"a": engine.url}) as front, httpx.AsyncClient() as client:
+        answer = await client.get(f"{front.url}/v1/models")
+
+        assert (answer.status_code, answer.content) == (status, b"no")
+
+
 # -- failures -----------------------------------------------------------------------------------------------------------
 
 
@@ -554,6 +570,26 @@ async def test_a_client_that_stops_reading_is_not_the_replicas_fault() -> None:
 
         assert [record.outcome for record in front.records] == ["client_stall"]
         assert front.in_flight == {"a": 0}
+
+
+async def test_a_client_that_does_not_take_answers_of_ramjets_own_is_cut_too() -> None:
+    """
+    Though no replica is kept waiting, it takes up a place.
+    """
+    models = json.dumps({"data": [{"id": f"{at} {'m' * 1_000}"} for at in range(900)]}).encode()
+
+    async def lists(connection: Connection, seen: Seen) -> None:
+        await connection.answer(models)
+
+    async with scripted_engine(lists) as engine, ramjet({"a": engine.url}, limits={"gap_s": 0.4}) as front:
+        host, port = front.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1_000)
+        writer.write(20 * b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: any(record.outcome != "ok" for record in front.records))
+        writer.transport.abort()
+
+        assert front.records[-1].outcome == "client_stall"
+        assert len(front.records) < 20
 
 
 async def test_headers_above_the_limit_are_refused() -> None:

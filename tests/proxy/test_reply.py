@@ -23,7 +23,7 @@ async def told(
     async def play(request: web.BaseRequest) -> Reply:
         reply = Reply(request, head, more=b"x-request-id: r\r\n", is_last=is_last)
         stays.append(reply.keep_alive)
-        await reply.end(b"hello")
+        reply.put(b"hello", is_end=True)
         return reply
 
     data = b"".join(await raw_writes_of(play, version, method, given))
