@@ -110,8 +110,9 @@ class Offers:
         least = [at for at, ahead in enumerate(seconds) if ahead < until_s]
         first = [replicas[at] for at in least if seconds[at] < last_s]
         tied = [(rendezvous(ask.conversation, replicas[at].identity), at) for at in least if seconds[at] >= last_s]
-        found = dict.fromkeys([*near, *first, *[replicas[at] for _, at in nlargest(most, tied)]])
-        return list(found)[: max(most, len(near))]
+        kept = dict.fromkeys(near)
+        found = kept | dict.fromkeys([*first, *[replicas[at] for _, at in nlargest(most, tied)]])
+        return list(found)[: max(most, len(kept))]
 
     def _crowded(self, visit: Visit, replicas: Sequence[Replica]) -> set[str]:
         """Where other long conversations leave no room for a long one, as far as is known."""

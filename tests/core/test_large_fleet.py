@@ -111,7 +111,9 @@ def test_the_home_is_looked_at_however_busy() -> None:
     ends(player, first)
     home.line_up(object(), 60.0, player.now)
 
-    assert home.name in ranked(says(player, 0, 2_000))
+    looked_at = ranked(says(player, 0, 2_000))
+    assert home.name in looked_at
+    assert len(looked_at) == LOOKED_AT
 
 
 def test_where_a_rule_keeps_a_prompt_to_is_looked_at() -> None:
