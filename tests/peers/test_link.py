@@ -253,6 +253,7 @@ async def test_garbage_in_the_store_harms_nothing(store: Store) -> None:
         assert share_that_stayed(talks, since=before) >= 0.99
 
 
+@pytest.mark.alone
 async def test_who_has_read_an_entry_of_a_distant_time_is_not_deaf_when_it_is_gone(store: Store) -> None:
     """
     Another Ramjet puts such a stream away when it starts, and nothing that comes after has so late a name.
