@@ -198,7 +198,8 @@ class Link:
                 await teller.zrem(self._routers, f"{self._id:x}")
 
     async def _tell(self, store: Valkey) -> None:
-        beat_at = open_at = time.monotonic()
+        beat_at = time.monotonic()
+        open_at = beat_at + _OPEN_S  # what is open has just been told
         while True:
             async with asyncio.timeout(_TIMEOUT_S):
                 if (now := time.monotonic()) >= beat_at:
