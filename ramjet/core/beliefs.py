@@ -387,13 +387,7 @@ class Belief:
 
     def has_room(self, outlook: Outlook, prompt_tokens: int) -> bool:
         """Whether nothing has to go for a prompt of this length, with what it finds there itself."""
-        cache, tokens = self.cache, prompt_tokens - outlook.hit.tokens
-        if cache.pool_tokens is not None and tokens > cache.pool_tokens - cache.used_tokens:
-            return False
-        states = cache.spec.snapshots
-        if states is None or states.slots is None or self.pools.slots is None:
-            return True
-        return self._new_slots(outlook, tokens) <= states.slots - cache.used_slots
+        return self.cache.has_room(*self._need(outlook, prompt_tokens))
 
     def harm_s(
         self, outlook: Outlook, prompt_tokens: int, owner: object, prices: Prices, now: float, *, most_s: float
@@ -411,8 +405,7 @@ class Belief:
         pace, priced = self.pace.factor, self._priced
         if priced is None or priced.version != self.version or priced.pace != pace or now - priced.at >= KNOWN_S:
             priced = self._priced = _Priced(self.version, pace, now, prices)
-        tokens = prompt_tokens - outlook.hit.tokens
-        slots = 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
+        tokens, slots = self._need(outlook, prompt_tokens)
         losses = priced.losses
         if losses is None:
             losses = priced.losses = Losses(self.cache, priced.prices, pace)
@@ -431,6 +424,11 @@ class Belief:
             yield
         finally:
             self._priced = kept
+
+    def _need(self, outlook: Outlook, prompt_tokens: int) -> tuple[int, int]:
+        """Tokens and slots that a prompt takes beyond what it finds."""
+        tokens = prompt_tokens - outlook.hit.tokens
+        return tokens, 0 if self.pools.slots is None else self._new_slots(outlook, tokens)
 
     def _new_slots(self, outlook: Outlook, unread_tokens: int) -> int:
         """Slots that a prompt takes beyond those that its conversation has: while it runs, and for its snapshots."""
